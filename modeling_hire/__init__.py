@@ -1,0 +1,52 @@
+"""Hub-native model classes that use all hidden layers of a pre-trained encoder."""
+
+from __future__ import annotations
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from .configuration_hire import HireConfig, RobertaHireConfig
+from .configuration_layerwise import LayerwiseConfig
+from .modeling_hire import (
+    HireForMultipleChoice,
+    HireForQuestionAnswering,
+    HireForSequenceClassification,
+    HireForTokenClassification,
+    HireModel,
+    RobertaForHIRE,
+    RobertaHireModel,
+)
+from .modeling_layerwise import LayerwisePreTrainedModel
+
+
+__version__ = "0.1.0"
+
+for _config in (HireConfig, RobertaHireConfig):
+    AutoConfig.register(_config.model_type, _config)
+AutoModel.register(HireConfig, HireModel)
+AutoModel.register(RobertaHireConfig, RobertaHireModel)
+AutoModelForSequenceClassification.register(HireConfig, HireForSequenceClassification)
+AutoModelForSequenceClassification.register(RobertaHireConfig, RobertaForHIRE)
+AutoModelForTokenClassification.register(HireConfig, HireForTokenClassification)
+AutoModelForQuestionAnswering.register(HireConfig, HireForQuestionAnswering)
+AutoModelForMultipleChoice.register(HireConfig, HireForMultipleChoice)
+
+__all__ = [
+    "HireConfig",
+    "HireForMultipleChoice",
+    "HireForQuestionAnswering",
+    "HireForSequenceClassification",
+    "HireForTokenClassification",
+    "HireModel",
+    "LayerwiseConfig",
+    "LayerwisePreTrainedModel",
+    "RobertaForHIRE",
+    "RobertaHireConfig",
+    "RobertaHireModel",
+]

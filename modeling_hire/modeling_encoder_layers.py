@@ -1,0 +1,156 @@
+"""Where an encoder of transformers keeps its layers, and how to execute them by a plan."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_MAPPING,
+)
+
+
+# In the causal language model table only, yet they read in both directions unless told otherwise.
+BIDIRECTIONAL = ("bert-generation", "xlnet")
+
+
+def check_encoder(config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` that says why a model of this configuration cannot be read layer by layer."""
+    kind = config.model_type
+    model_class = MODEL_MAPPING.get(type(config), None)
+    if isinstance(model_class, tuple | list):
+        model_class = model_class[0]
+    if getattr(config, "is_encoder_decoder", False):
+        reason = "is an encoder-decoder (seq2seq) model"
+    elif getattr(config, "is_decoder", False) or getattr(config, "causal", False) is True:
+        reason = "is set up to read from left to right (is_decoder or causal)"
+    elif model_class is None:
+        reason = "has no AutoModel class in transformers itself (an encoder that needs remote code is not taken)"
+    elif model_class.main_input_name != "input_ids":
+        reason = "does not take text"
+    elif any(getattr(config, key, None) is not None for key in config.sub_configs):
+        reason = "is made of several models"
+    elif kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in (
+        *MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+        *BIDIRECTIONAL,
+    ):
+        reason = "is a decoder-only model"
+    elif not isinstance(getattr(config, "num_hidden_layers", None), int):
+        reason = "does not say how many layers it has"
+    elif getattr(config, "inner_group_num", 1) != 1:
+        reason = "returns several hidden states a layer (inner_group_num > 1)"
+    else:
+        return
+    raise ValueError(f"encoder_config: {kind!r} {reason}; allowed is a text encoder such as 'bert' or 'roberta'.")
+
+
+def pooler_keywords(config: PreTrainedConfig) -> dict[str, bool]:
+    """Leave the pooler out where the class can: a module that is never used stops distributed training."""
+    model_class = MODEL_MAPPING[type(config)]
+    accepts = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+    return {"add_pooling_layer": False} if accepts else {}
+
+
+def share_config(encoder: PreTrainedModel, config: PreTrainedConfig) -> None:
+    """Make every module of the encoder that holds its config hold this object instead."""
+    old = encoder.config
+    for module in encoder.modules():
+        if getattr(module, "config", None) is old:
+            module.config = config
+
+
+def find_layers(encoder: PreTrainedModel) -> tuple[nn.Module, str]:
+    """Where the encoder keeps its layers: the parent module, and the attribute that holds the list.
+
+    Raises:
+        ValueError: naming what was looked for, if there is no single such list.
+    """
+    inner = getattr(encoder, "encoder", None)
+    if hasattr(inner, "albert_layer_groups"):
+        return inner, "albert_layer_groups"
+    count = encoder.config.num_hidden_layers
+    found: list[tuple[str, nn.Module, str]] = []
+    for path, parent in encoder.named_modules():
+        for name, child in parent.named_children():
+            if not isinstance(child, nn.ModuleList) or (len(child) != count and not isinstance(child, PlannedLayers)):
+                continue
+            blocks = list(child._modules.values())
+            is_block = next(blocks[0].children(), None) is not None and len({type(block) for block in blocks}) == 1
+            # A list inside a block (MobileBERT's feed-forward layers, say) can have the same length by chance.
+            if is_block and not any(path.startswith(f"{outer}.") for outer, _, _ in found):
+                found.append((f"{path}.{name}".lstrip("."), parent, name))
+    if len(found) != 1:
+        raise ValueError(
+            f"encoder_config: looked in {type(encoder).__name__} for one list of {count} like layers and found "
+            f"{[path for path, _, _ in found] or 'none'}, so the layers of a {encoder.config.model_type!r} model "
+            "cannot be repeated or skipped (layer_plan)."
+        )
+    return found[0][1:]
+
+
+class PlannedLayers(nn.ModuleList):
+    """A list of unique layers that iterates, counts and slices as a plan says.
+
+    The state dict holds each layer once, under the plain encoder's keys. (One module at two places of an ordinary list
+    would load wrong weights without an error, and could not be saved.)
+    """
+
+    def __init__(self, layers: list[nn.Module], plan: list[int]):
+        super().__init__()
+        for index, layer in enumerate(layers):
+            self.add_module(str(index), layer)
+        self.plan = tuple(plan)
+
+    def _executed(self) -> list[nn.Module]:
+        layers = list(self._modules.values())
+        return [layers[index] for index in self.plan]
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter(self._executed())
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, index: int | slice) -> nn.Module | list[nn.Module]:
+        return self._executed()[index]
+
+
+def install_layer_plan(encoder: PreTrainedModel, plan: list[int]) -> None:
+    """Make an encoder execute its layers in the order of `plan`, with their weights tied (in place).
+
+    Raises:
+        ValueError: if the encoder has no single list of layers to execute.
+    """
+    if getattr(encoder.config, "is_heterogeneous", False):
+        raise ValueError(f"layer_plan: the layers of a {encoder.config.model_type!r} model differ by position.")
+    parent, name = find_layers(encoder)
+    # Some encoders slice their list by `num_hidden_layers` or look up a layer's type by position: they must see the
+    # executed depth. The checkpoint's config must not, so the encoder gets a copy.
+    executing = copy.deepcopy(encoder.config)
+    count = executing.num_hidden_layers
+    order = list(plan)
+    if name == "albert_layer_groups":
+        order = [int(layer / (count / executing.num_hidden_groups)) for layer in plan]
+        executing.num_hidden_groups = len(plan)
+    executing.num_hidden_layers = len(plan)
+    for field in ("layer_types", "attention_window"):
+        values = getattr(executing, field, None)
+        if isinstance(values, list) and len(values) == count:
+            setattr(executing, field, [values[layer] for layer in plan])
+    setattr(parent, name, PlannedLayers(list(getattr(parent, name)), order))
+    share_config(encoder, executing)
+
+    def refuse(self: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
+        raise ValueError(
+            "This encoder executes a layer_plan, which a plain checkpoint cannot express: save the whole model, or "
+            "duplicate the layers untied."
+        )
+
+    encoder.save_pretrained = types.MethodType(refuse, encoder)

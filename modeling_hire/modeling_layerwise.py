@@ -1,0 +1,310 @@
+"""Models that wrap any encoder of transformers and read all of its hidden layers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import logging
+
+from .configuration_layerwise import LayerwiseConfig, check_known_fields
+from .modeling_encoder_layers import check_encoder, find_layers, install_layer_plan, pooler_keywords, share_config
+
+
+logger = logging.get_logger(__name__)
+
+# Keywords of `from_pretrained` that say where and how to load, not what to build.
+LOADING_KEYWORDS = (
+    "cache_dir",
+    "force_download",
+    "local_files_only",
+    "proxies",
+    "revision",
+    "subfolder",
+    "token",
+    "variant",
+    "dtype",
+    "torch_dtype",
+    "attn_implementation",
+    "quantization_config",
+    "use_safetensors",
+    "weights_only",
+    "trust_remote_code",
+    "code_revision",
+)
+HUB_KEYWORDS = LOADING_KEYWORDS[:7]
+PLACEMENT_KEYWORDS = ("device_map", "max_memory", "offload_folder", "offload_buffers")
+
+
+class LayerwisePreTrainedModel(PreTrainedModel):
+    """Base of every model around an encoder: building, loading and checking it, and reading its hidden states.
+
+    The bare model of a family holds `self.encoder`; a task model holds the bare model under `base_model_prefix`.
+    `Class.from_pretrained` takes a checkpoint of its own family, or of any plain encoder with whatever head.
+    """
+
+    config: LayerwiseConfig
+    config_class = LayerwiseConfig
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+
+    def build_encoder(self, encoder: PreTrainedModel | None = None) -> PreTrainedModel:
+        """The encoder of `config.encoder_config`, new or the one given, executing `config.layer_plan`.
+
+        Raises:
+            ValueError: if it is no encoder, or the plan cannot be executed in it.
+        """
+        config = self.config.encoder_config
+        if encoder is None:
+            check_encoder(config)
+            # `from_config` keeps the object it is given, so the encoder and the outer config stay in step.
+            encoder = AutoModel.from_config(config, **pooler_keywords(config))
+        else:
+            # The attention implementation was settled when the encoder was loaded.
+            config._attn_implementation = encoder.config._attn_implementation
+            share_config(encoder, config)
+        if any(getattr(module, "is_causal", False) is True for module in encoder.modules()):
+            raise ValueError(
+                f"encoder_config: {config.model_type!r} attends causally; allowed is an encoder that reads the whole "
+                "text in both directions."
+            )
+        if self.config.layer_plan is not None:
+            install_layer_plan(encoder, self.config.layer_plan)
+        return encoder
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.base_model.encoder.get_input_embeddings()
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        self.base_model.encoder.set_input_embeddings(value)
+
+    def read_layers(self, **inputs: Any) -> BaseModelOutput:
+        """Run the encoder and return its output, with `num_executed_layers + 1` hidden states of equal shape.
+
+        Raises:
+            ValueError: if the encoder does not return them; it names what came instead.
+        """
+        outputs = self.encoder(**inputs, output_hidden_states=True, return_dict=True)
+        states, last = getattr(outputs, "hidden_states", None), getattr(outputs, "last_hidden_state", None)
+        kind, expected = self.encoder.config.model_type, self.config.num_executed_layers + 1
+        if states is None or last is None:
+            raise ValueError(f"encoder_config: a {kind!r} model returns no hidden states; it cannot be read by layer.")
+        if len(states) != expected:
+            raise ValueError(
+                f"encoder_config: a {kind!r} model returned {len(states)} hidden states where {expected} were "
+                f"expected ({expected - 1} layers and the embeddings)."
+            )
+        if any(state.shape != last.shape for state in states):
+            shapes = sorted({tuple(state.shape) for state in states})
+            raise ValueError(f"encoder_config: a {kind!r} model has layers of different shapes ({shapes}).")
+        return outputs
+
+    def stream_layers(self, visit: Callable[[int, torch.Tensor], None], **inputs: Any) -> torch.Tensor | None:
+        """Run the encoder and hand over each hidden state as it comes, holding none.
+
+        Args:
+            visit: called with the index of a hidden state (0 for the embeddings) and the state,
+                `(batch, tokens, hidden_size)`, in order, the last one excepted.
+            inputs: of the encoder.
+
+        Returns:
+            `last_hidden_state`, or `None` if this encoder's hidden states cannot be seen from outside it (nothing was
+            visited then).
+        """
+        if not hasattr(self, "_can_stream"):
+            self._can_stream = self._try_streaming(**inputs)
+        if not self._can_stream:
+            return None
+        with self._visiting(visit):
+            return self.encoder(**inputs, return_dict=True).last_hidden_state
+
+    @contextmanager
+    def _visiting(self, visit: Callable[[int, torch.Tensor], None]) -> Iterator[None]:
+        # Hidden state i is the *input* of the i-th layer that runs: what a layer returns may still go through a final
+        # norm, and comes as a tuple in some encoders. A tied layer runs more than once, so calls are counted.
+        calls = iter(range(self.config.num_executed_layers))
+
+        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
+            visit(next(calls), args[0] if args else kwargs["hidden_states"])
+
+        parent, name = find_layers(self.encoder)
+        layers = getattr(parent, name)._modules.values()
+        handles = [layer.register_forward_pre_hook(hook, with_kwargs=True) for layer in layers]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _try_streaming(self, **inputs: Any) -> bool:
+        """Compare the two ways to see the layers on the first row of a batch."""
+        row = {key: value[:1] if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
+        seen: list[torch.Tensor] = []
+        try:
+            with self._visiting(lambda index, state: seen.append(state)):
+                states = self.encoder(**row, output_hidden_states=True, return_dict=True).hidden_states
+        except (ValueError, StopIteration, KeyError):
+            return False
+        return len(seen) == len(states) - 1 and all(map(torch.equal, seen, states))
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str,
+        *args: Any,
+        config: PreTrainedConfig | None = None,
+        **kwargs: Any,
+    ) -> PreTrainedModel | tuple[PreTrainedModel, dict[str, Any]]:
+        """Load a checkpoint of this family, or build the model around a plain encoder's checkpoint.
+
+        Args:
+            pretrained_model_name_or_path (`str`): a Hub repository or a folder. Its encoder may carry any head, which
+                is dropped.
+            config (`LayerwiseConfig`, *optional*): replaces the checkpoint's own, or the one built from `kwargs`.
+            kwargs: how to load (`revision`, `token`, `dtype`, `device_map`, `attn_implementation`, ...) and, by name,
+                fields of the config (`num_labels`, `weighting`, ...). `preset` names a preset of the config's class.
+
+        Returns:
+            The model, in evaluation mode; with `output_loading_info=True` also the lists of keys.
+
+        Raises:
+            ValueError: for an unknown keyword, or a checkpoint that holds no encoder.
+        """
+        hub = {key: kwargs[key] for key in HUB_KEYWORDS if kwargs.get(key) is not None}
+        source, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **hub)
+        kwargs.setdefault("use_safetensors", True)  # a pickle can run code when it is read
+        if "encoder_config" in source:
+            own = cls.config_class.model_type
+            if not source.get("model_type", "").startswith(own.partition("_")[0]):
+                raise ValueError(
+                    f"{pretrained_model_name_or_path}: a checkpoint of type {source.get('model_type')!r} cannot be "
+                    f"loaded into {cls.__name__} (type {own!r}). Save its encoder by itself "
+                    "(`model.base_model.encoder.save_pretrained(folder)`) and load that."
+                )
+            try:
+                return super().from_pretrained(pretrained_model_name_or_path, *args, config=config, **kwargs)
+            except TypeError as error:
+                if "unexpected keyword" in str(error):
+                    raise ValueError(f"{cls.__name__}.from_pretrained: {error}") from error
+                raise
+        return cls._from_plain_encoder(pretrained_model_name_or_path, config, hub, kwargs)
+
+    @classmethod
+    def _from_plain_encoder(cls, name: str, config: LayerwiseConfig | None, hub: dict, kwargs: dict) -> Any:
+        with_info = kwargs.pop("output_loading_info", False)
+        preset = kwargs.pop("preset", None)
+        loading = {key: kwargs.pop(key) for key in LOADING_KEYWORDS if key in kwargs}
+        placement = {key: kwargs.pop(key) for key in PLACEMENT_KEYWORDS if key in kwargs}
+        internal = [key for key in kwargs if key.startswith("_") or key == "adapter_kwargs"]
+        fields = {key: value for key, value in kwargs.items() if key not in internal}
+        check_known_fields(cls.config_class, fields)
+
+        if config is None:
+            encoder_config = AutoConfig.from_pretrained(name, **hub)
+            check_encoder(encoder_config)
+            make = cls.config_class.from_encoder_config
+            config = (
+                make(encoder_config, **fields)
+                if preset is None
+                else cls.config_class.preset(preset, encoder_config, **fields)
+            )
+        else:
+            config = copy.deepcopy(config)
+            encoder_config = config.encoder_config
+            for key, value in fields.items():
+                setattr(config, key, value)
+            config.check()
+            check_encoder(encoder_config)
+        encoder, info = AutoModel.from_pretrained(
+            name,
+            config=copy.deepcopy(encoder_config),
+            output_loading_info=True,
+            **{key: value for key, value in loading.items() if key != "trust_remote_code"},
+            **pooler_keywords(encoder_config),
+        )
+        if info["missing_keys"]:
+            raise ValueError(
+                f"{name}: the checkpoint lacks encoder weights, for example {sorted(info['missing_keys'])[0]!r}; "
+                f"is it a {encoder_config.model_type!r} checkpoint?"
+            )
+        config.dtype = encoder_config.dtype = encoder.dtype
+        config.encoder_config._name_or_path = name
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(encoder.dtype if encoder.dtype.is_floating_point else default)
+        try:
+            model = cls(config, encoder=encoder)
+        finally:
+            torch.set_default_dtype(default)
+        prefix = "encoder." if model.base_model is model else f"{cls.base_model_prefix}.encoder."
+        new = sorted(key for key in model.state_dict() if not key.startswith(prefix))
+        logger.warning(
+            f"{cls.__name__} was built around the encoder of {name}. Newly initialised, to be trained before use: "
+            f"{summarise(new)}. Dropped from the source: {summarise(sorted(info['unexpected_keys'])) or 'nothing'}."
+        )
+        model = place(model.eval(), **placement)
+        info = info | {"missing_keys": set(new)}
+        return (model, info) if with_info else model
+
+
+def place(model: PreTrainedModel, device_map: Any = None, max_memory: dict | None = None, **offload: Any) -> Any:
+    """Put a model that was built in memory where `device_map` says."""
+    if device_map is None:
+        return model
+    from transformers.integrations.accelerate import _get_device_map, accelerate_dispatch, check_and_set_device_map
+
+    device_map = _get_device_map(model, check_and_set_device_map(device_map), max_memory, None)
+    if set(device_map) == {""} and device_map[""] != "disk":
+        model.hf_device_map = device_map
+        return model.to(device_map[""])
+    accelerate_dispatch(
+        model, None, device_map, offload.get("offload_folder"), None, offload.get("offload_buffers", False)
+    )
+    return model
+
+
+def summarise(keys: list[str]) -> str:
+    """The modules that a list of parameter names belongs to."""
+    return ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in keys))
+
+
+def sequence_loss(
+    logits: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig, num_items_in_batch: torch.Tensor | int | None
+) -> torch.Tensor:
+    """Mean loss of logits `(..., num_labels)` against labels, of the kind `config.problem_type` or the labels say.
+
+    It is divided by `num_items_in_batch` where a trainer gives it, so that accumulated batches weigh as one.
+    """
+    problem = config.problem_type
+    if problem is None:
+        whole = labels.dtype in (torch.long, torch.int)
+        problem = "multi_label_classification" if not whole else "single_label_classification"
+        problem = "regression" if config.num_labels == 1 else problem
+    if problem == "single_label_classification":
+        return class_loss(logits, labels, num_items_in_batch)
+    labels = labels.to(logits.dtype).view_as(logits)
+    loss_function = functional.mse_loss if problem == "regression" else functional.binary_cross_entropy_with_logits
+    return _mean(loss_function(logits, labels, reduction="sum"), labels.numel(), num_items_in_batch)
+
+
+def class_loss(
+    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
+) -> torch.Tensor:
+    """Mean cross-entropy of logits `(..., classes)` against class ids `(...)`; a label of -100 does not count."""
+    total = functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten().long(), reduction="sum")
+    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
+
+
+def _mean(total: torch.Tensor, count: torch.Tensor | int, num_items_in_batch: torch.Tensor | int | None):
+    if torch.is_tensor(num_items_in_batch):
+        num_items_in_batch = num_items_in_batch.to(total.device)
+    return total / (count if num_items_in_batch is None else num_items_in_batch)
