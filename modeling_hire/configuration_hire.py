@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig
 
-from .configuration_layerwise import LayerwiseConfig, check_choice, is_integer
+from .configuration_layerwise import LayerwiseConfig, check_choice, check_sizes, is_integer, is_number
 
 
 WEIGHTINGS = ("dynamic", "mean", "random", "static", "last")
@@ -124,12 +124,12 @@ class HireConfig(LayerwiseConfig):
             raise ValueError(f"fusion_features={features!r}: allowed is a non-empty list of {list(FUSION_FEATURES)}.")
         if len(set(features)) < len(features):
             raise ValueError(f"fusion_features={features!r}: allowed is each feature once.")
-        if not (isinstance(self.hire_dropout, int | float) and 0 <= self.hire_dropout < 1):
+        if not (is_number(self.hire_dropout) and 0 <= self.hire_dropout < 1):
             raise ValueError(
                 f"hire_dropout={self.hire_dropout!r}: allowed is a number from 0 up to, not including, 1."
             )
-        if not isinstance(self.score_bias_init, int | float):
-            raise ValueError(f"score_bias_init={self.score_bias_init!r}: allowed is a number.")
+        if not is_number(self.score_bias_init):
+            raise ValueError(f"score_bias_init={self.score_bias_init!r}: allowed is a finite number.")
         if self.num_executed_layers < 2:
             raise ValueError(
                 f"encoder_config: {self.num_executed_layers} executed layer(s); HIRE mixes the layers below the last "
@@ -163,6 +163,7 @@ class HireConfig(LayerwiseConfig):
             ValueError: for an unknown preset or field, or a wrong value.
         """
         check_choice("preset", name, PRESETS)
+        check_sizes(encoder_config)
         half = max(1, encoder_config.hidden_size // 2)
         settings: dict[str, Any] = {
             "paper": {},

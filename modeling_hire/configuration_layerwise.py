@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import Any, ClassVar
@@ -101,6 +102,7 @@ class LayerwiseConfig(PreTrainedConfig):
                 f"encoder_config: is_decoder=True (model type {encoder.model_type!r}); allowed is is_decoder=False, "
                 "since a layer-wise model reads the whole text in both directions."
             )
+        check_sizes(encoder)
         if self.layer_plan is None:
             return
         count, plan = self.num_hidden_layers, self.layer_plan
@@ -134,14 +136,32 @@ class LayerwiseConfig(PreTrainedConfig):
         return cls(encoder_config=encoder_config, **overrides)
 
 
+def check_sizes(encoder_config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` for an encoder without one width and one number of layers."""
+    for field in ("hidden_size", "num_hidden_layers"):
+        value = getattr(encoder_config, field, None)
+        if not is_integer(value, 1):
+            raise ValueError(
+                f"encoder_config: a {encoder_config.model_type!r} model has {field}={value!r}; allowed is an encoder "
+                "with one width and one number of layers, such as 'bert' or 'roberta'."
+            )
+
+
 def is_integer(value: Any, low: int, high: int | None = None) -> bool:
     """Whether `value` is a whole number from `low` to `high` (`True` and `False` are not numbers here)."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= low and (high is None or value <= high)
 
 
+def is_number(value: Any) -> bool:
+    """Whether `value` is a finite number (`True` and `False` are not numbers here)."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def check_choice(field: str, value: Any, allowed: Collection[Any]) -> None:
     """Raise a `ValueError` unless `value` is one of `allowed`, with the nearest allowed one."""
-    if value not in allowed:
+    # `1 == 1.0 == True`, yet a layer count of 1.0 or True fails later, and obscurely.
+    same_kind = {type(choice) for choice in allowed}
+    if not (type(value) in same_kind and value in allowed):
         near = difflib.get_close_matches(str(value), [str(choice) for choice in allowed], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"{field}={value!r}: allowed is one of {', '.join(map(repr, allowed))}.{hint}")

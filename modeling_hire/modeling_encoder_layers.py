@@ -25,14 +25,14 @@ def check_encoder(config: PreTrainedConfig) -> None:
     """Raise a `ValueError` that says why a model of this configuration cannot be read layer by layer."""
     kind = config.model_type
     model_class = MODEL_MAPPING.get(type(config), None)
-    if isinstance(model_class, tuple | list):
-        model_class = model_class[0]
     if getattr(config, "is_encoder_decoder", False):
         reason = "is an encoder-decoder (seq2seq) model"
     elif getattr(config, "is_decoder", False) or getattr(config, "causal", False) is True:
         reason = "is set up to read from left to right (is_decoder or causal)"
     elif model_class is None:
         reason = "has no AutoModel class in transformers itself (an encoder that needs remote code is not taken)"
+    elif isinstance(model_class, tuple | list):
+        reason = "shortens the text on the way (it has a base and a full model)"  # Funnel, the only one
     elif model_class.main_input_name != "input_ids":
         reason = "does not take text"
     elif any(getattr(config, key, None) is not None for key in config.sub_configs):

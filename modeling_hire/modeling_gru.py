@@ -104,12 +104,13 @@ class Packing:
         def spread(places: torch.Tensor) -> torch.Tensor:
             return (places[:, None] * times + lane).flatten()
 
+        columns, example = self.shape[1], spread(self.example)
         return Packing(
-            index=spread(self.index),
+            index=example * columns + (self.index % columns).repeat_interleave(times),
             mirror=spread(self.mirror),
             first=spread(self.first),
             last=spread(self.last),
-            example=spread(self.example),
+            example=example,
             lengths=self.lengths.repeat_interleave(times),
             step_sizes=[size * times for size in self.step_sizes],
             shape=(self.shape[0] * times, self.shape[1]),
@@ -320,7 +321,7 @@ class PackedBiGRU(nn.GRU):
                 )
                 # Read backwards, a sequence ends at its first token.
                 at_first = [take_rows(forwards[0], packing.first), take_rows(backwards[0], packing.last)]
-                return torch.cat(at_first, dim=-1), _joined(final_states, inputs)
+                return torch.cat(at_first, dim=-1), _joined(final_states, begin)
             states = _RecurrentLayer.apply(torch.stack([inputs, turned]), *parameters, packing.step_sizes)
             final_states += [take_rows(states[0], packing.last), take_rows(states[1], packing.last)]
             inputs = torch.cat([states[0], take_rows(states[1], packing.mirror)], dim=-1)
@@ -332,8 +333,10 @@ class PackedBiGRU(nn.GRU):
         first = packing.first.to(packed.device)
         final_states = states.index_select(1, first).transpose(0, 1).flatten(1)
         outputs = outputs.data
-        return (outputs.index_select(0, first), final_states) if first_token_only else (outputs, final_states)
+        if first_token_only:
+            return outputs.index_select(0, first), final_states[:, : -2 * self.hidden_size]
+        return outputs, final_states
 
 
 def _joined(final_states: list[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
-    return torch.cat(final_states, dim=-1) if final_states else like.new_empty(0)
+    return torch.cat(final_states, dim=-1) if final_states else like.new_empty(len(like), 0)

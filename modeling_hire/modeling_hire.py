@@ -17,7 +17,14 @@ from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_hire import HireConfig, RobertaHireConfig
 from .modeling_gru import Packing
-from .modeling_hire_layers import FusionNetwork, HireClassificationHead, LayerScorer, LayerWeighting, RunningMixture
+from .modeling_hire_layers import (
+    FusionNetwork,
+    HireClassificationHead,
+    LayerWeighting,
+    RunningMixture,
+    Score,
+    at_least_single,
+)
 from .modeling_layerwise import LayerwisePreTrainedModel, class_loss, sequence_loss
 
 
@@ -80,8 +87,8 @@ class HirePreTrainedModel(LayerwisePreTrainedModel):
             bound = module.hidden_size**-0.5
             for parameter in module.parameters():
                 init.uniform_(parameter, -bound, bound)
-        elif isinstance(module, LayerScorer):
-            init.constant_(module.score.bias, self.config.score_bias_init)
+        elif isinstance(module, Score):
+            init.constant_(module.bias, self.config.score_bias_init)
         elif isinstance(module, LayerWeighting) and module.kind == "static":
             init.zeros_(module.layer_scores)
         elif isinstance(module, LayerWeighting) and module.kind == "random":
@@ -127,7 +134,7 @@ class HireModel(HirePreTrainedModel):
         position_ids: torch.LongTensor | None = None,
         inputs_embeds: torch.FloatTensor | None = None,
         output_layer_weights: bool = False,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: bool | int | list[int] | None = None,
         first_token_only: bool = False,
         **kwargs: Any,
     ) -> HireModelOutput:
@@ -136,7 +143,8 @@ class HireModel(HirePreTrainedModel):
             input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, kwargs:
                 what the encoder takes, `(batch, tokens)`. Without a mask every token is real.
             output_layer_weights (`bool`): whether to return the weights.
-            output_hidden_states (`bool`): whether to return the encoder's hidden states.
+            output_hidden_states (`bool`, `int` or `list[int]`):
+                whether to return the encoder's hidden states, or which: `None` stands for the others then.
             first_token_only (`bool`): F at the first token only, which costs less; sentence tasks read no other.
 
         Raises:
@@ -154,7 +162,8 @@ class HireModel(HirePreTrainedModel):
         keep = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
 
         encoded = None
-        streamed = self._stream(packing, inputs) if self._should_stream(packing, keep) else None
+        whole = keep or inputs.get("output_attentions") or self.config.output_attentions
+        streamed = self._stream(packing, inputs) if not whole and self._should_stream(packing) else None
         if streamed is None:
             encoded = self.read_layers(**inputs)
             streamed = self._mix(encoded.hidden_states, packing)
@@ -163,7 +172,7 @@ class HireModel(HirePreTrainedModel):
         return HireModelOutput(
             last_hidden_state=fused,
             layer_weights=weights if output_layer_weights else None,
-            hidden_states=encoded.hidden_states if keep else None,
+            hidden_states=select(encoded.hidden_states, keep) if keep else None,
             attentions=getattr(encoded, "attentions", None),
         )
 
@@ -188,7 +197,7 @@ class HireModel(HirePreTrainedModel):
         last = packing.pack(hidden_states[-1])
         layers = [packing.pack(hidden_states[index]).to(last.device) for index in self.config.layer_indices]
         layers = torch.stack(layers, dim=1)
-        weights = self.weighting(layers, packing).softmax(dim=-1, dtype=torch.float32)
+        weights = at_least_single(self.weighting(layers, packing)).softmax(dim=-1)
         spread = weights.to(layers.dtype).index_select(0, packing.example.to(layers.device))
         return last, torch.bmm(spread[:, None], layers).squeeze(1), weights
 
@@ -197,9 +206,9 @@ class HireModel(HirePreTrainedModel):
         fused = self.fusion(last, mixture.to(last.dtype), packing, first_token_only)
         return fused[:, None] if first_token_only else packing.unpack(fused)
 
-    def _should_stream(self, packing: Packing, keep: bool | None) -> bool:
+    def _should_stream(self, packing: Packing) -> bool:
         mode = self.config.streaming
-        if mode == "never" or keep or self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if mode == "never" or self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         rows, columns = packing.shape
         size = rows * columns * self.config.hidden_size * self.dtype.itemsize * len(self.config.layer_indices)
@@ -267,6 +276,16 @@ class HireTaskModel(HirePreTrainedModel):
         logits = self.head(outputs.last_hidden_state)
         loss = None if labels is None else sequence_loss(logits, labels, self.config, num_items_in_batch)
         return HireTaskOutput(loss=loss, logits=logits, **extras(outputs))
+
+
+def select(states: tuple[torch.Tensor, ...], which: bool | int | list[int]) -> tuple[torch.Tensor | None, ...]:
+    """All hidden states for `True`, or those of the indices, with `None` for the others (as transformers does)."""
+    if which is True:
+        return states
+    chosen = [which] if isinstance(which, int) else which
+    return tuple(
+        state if index in chosen or index - len(states) in chosen else None for index, state in enumerate(states)
+    )
 
 
 def extras(outputs: HireModelOutput) -> dict[str, Any]:
@@ -423,10 +442,10 @@ class HireForQuestionAnswering(HireTaskModel):
         start_logits, end_logits = outputs.logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            losses = [
-                class_loss(logits, positions.masked_fill(positions >= logits.shape[1], -100), num_items_in_batch)
-                for logits, positions in ((start_logits, start_positions), (end_logits, end_positions))
-            ]
+            losses = []
+            for logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
+                outside = (positions < 0) | (positions >= logits.shape[1])
+                losses.append(class_loss(logits, positions.masked_fill(outside, -100), num_items_in_batch))
             loss = sum(losses) / 2
         return HireQuestionAnsweringOutput(
             loss=loss, start_logits=start_logits, end_logits=end_logits, **extras(outputs)

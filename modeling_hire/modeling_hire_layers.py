@@ -51,6 +51,14 @@ class PooledSummary(nn.Module):
         return torch.tanh(self.dense(torch.cat([first, mean.to(first.dtype)], dim=-1)))
 
 
+class Score(nn.Linear):
+    """`w . u + b`. A class of its own, because `b` starts at `config.score_bias_init`: transformers initialises only
+    modules that hold parameters themselves, so that the scorer around it would be passed over."""
+
+    def __init__(self, inputs: int):
+        super().__init__(inputs, 1)
+
+
 class LayerScorer(GradientCheckpointingLayer):
     """Equation 2 up to the softmax: a score for each layer of each example.
 
@@ -61,7 +69,7 @@ class LayerScorer(GradientCheckpointingLayer):
         super().__init__()
         self.dropout = nn.Dropout(config.hire_dropout)
         self.summary = GruSummary(config) if config.scorer == "gru" else PooledSummary(config)
-        self.score = nn.Linear(self.summary.output_size, 1)
+        self.score = Score(self.summary.output_size)
         self.activation = {"relu": nn.ReLU(), "tanh": nn.Tanh(), "none": nn.Identity()}[config.score_activation]
 
     def forward(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
@@ -96,6 +104,11 @@ class LayerWeighting(nn.Module):
         return layers.new_zeros(examples, count)
 
 
+def at_least_single(values: torch.Tensor) -> torch.Tensor:
+    """Half precision becomes single, so that a softmax or a long sum is exact enough."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
+
+
 class RunningMixture:
     """Equation 3 one layer at a time: a softmax-weighted sum that keeps the largest score so far.
 
@@ -107,10 +120,10 @@ class RunningMixture:
         self.peak = self.total = self.mixture = None
 
     def add(self, score: torch.Tensor, layer: torch.Tensor, packing: Packing) -> None:
-        score = score.float()
+        score = at_least_single(score)
         self.scores.append(score)
         if self.peak is None:
-            self.peak, self.total, self.mixture = score, torch.ones_like(score), layer.float()
+            self.peak, self.total, self.mixture = score, torch.ones_like(score), at_least_single(layer)
             return
         peak = torch.maximum(self.peak, score)
         decay, weight = (self.peak - peak).exp(), (score - peak).exp()

@@ -105,9 +105,26 @@ class LayerwisePreTrainedModel(PreTrainedModel):
                 f"expected ({expected - 1} layers and the embeddings)."
             )
         if any(state.shape != last.shape for state in states):
-            shapes = sorted({tuple(state.shape) for state in states})
+            shapes = sorted({tuple(state.shape) for state in (*states, last)})
             raise ValueError(f"encoder_config: a {kind!r} model has layers of different shapes ({shapes}).")
+        if states[-1] is not last and not self._ends_in_last(inputs):
+            raise ValueError(
+                f"encoder_config: the last hidden state of a {kind!r} model is not its `last_hidden_state` (a norm "
+                "comes between them); it cannot be read by layer."
+            )
         return outputs
+
+    @torch.no_grad()
+    def _ends_in_last(self, inputs: dict[str, Any]) -> bool:
+        """Compare the two ways to see the last layer, once, on the first row and without dropout between them."""
+        if not hasattr(self, "_last_is_last"):
+            modes = {module: module.training for module in self.encoder.modules()}
+            self.encoder.eval()
+            outputs = self.encoder(**first_row(inputs), output_hidden_states=True, return_dict=True)
+            for module, mode in modes.items():
+                module.training = mode
+            self._last_is_last = torch.equal(outputs.hidden_states[-1], outputs.last_hidden_state)
+        return self._last_is_last
 
     def stream_layers(self, visit: Callable[[int, torch.Tensor], None], **inputs: Any) -> torch.Tensor | None:
         """Run the encoder and hand over each hidden state as it comes, holding none.
@@ -148,19 +165,21 @@ class LayerwisePreTrainedModel(PreTrainedModel):
 
     def _try_streaming(self, **inputs: Any) -> bool:
         """Compare the two ways to see the layers on the first row of a batch."""
-        row = {key: value[:1] if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
         seen: list[torch.Tensor] = []
         try:
             with self._visiting(lambda index, state: seen.append(state)):
-                states = self.encoder(**row, output_hidden_states=True, return_dict=True).hidden_states
+                outputs = self.encoder(**first_row(inputs), output_hidden_states=True, return_dict=True)
         except (ValueError, StopIteration, KeyError):
             return False
-        return len(seen) == len(states) - 1 and all(map(torch.equal, seen, states))
+        states, last = getattr(outputs, "hidden_states", None), getattr(outputs, "last_hidden_state", None)
+        if states is None or last is None:
+            return False
+        return len(seen) == len(states) - 1 and all(map(torch.equal, (*seen, last), states))
 
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str,
+        pretrained_model_name_or_path: str | None,
         *args: Any,
         config: PreTrainedConfig | None = None,
         **kwargs: Any,
@@ -169,7 +188,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
 
         Args:
             pretrained_model_name_or_path (`str`): a Hub repository or a folder. Its encoder may carry any head, which
-                is dropped.
+                is dropped. `None` with `config` and `state_dict`: these weights, from no checkpoint.
             config (`LayerwiseConfig`, *optional*): replaces the checkpoint's own, or the one built from `kwargs`.
             kwargs: how to load (`revision`, `token`, `dtype`, `device_map`, `attn_implementation`, ...) and, by name,
                 fields of the config (`num_labels`, `weighting`, ...). `preset` names a preset of the config's class.
@@ -180,6 +199,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: for an unknown keyword, or a checkpoint that holds no encoder.
         """
+        if pretrained_model_name_or_path is None:
+            return super().from_pretrained(None, *args, config=config, **kwargs)
         hub = {key: kwargs[key] for key in HUB_KEYWORDS if kwargs.get(key) is not None}
         source, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **hub)
         kwargs.setdefault("use_safetensors", True)  # a pickle can run code when it is read
@@ -254,6 +275,11 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         model = place(model.eval(), **placement)
         info = info | {"missing_keys": set(new)}
         return (model, info) if with_info else model
+
+
+def first_row(inputs: dict[str, Any]) -> dict[str, Any]:
+    """The first example of a batch of encoder inputs."""
+    return {key: value[:1] if isinstance(value, torch.Tensor) else value for key, value in inputs.items()}
 
 
 def place(model: PreTrainedModel, device_map: Any = None, max_memory: dict | None = None, **offload: Any) -> Any:

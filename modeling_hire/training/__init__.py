@@ -1,0 +1,1 @@
+"""Training: arguments, the trainer, and one run from data to a published checkpoint."""

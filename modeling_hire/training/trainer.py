@@ -1,0 +1,116 @@
+"""A `Trainer` with two learning rates and length-grouped batches that a resumed run repeats exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+from torch.utils.data import Dataset, Sampler, SequentialSampler
+from transformers import Trainer
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Shuffled indices whose batches hold texts of like length.
+
+    The order depends on the seed and the epoch alone, not on the state of the global generator: every process of a
+    distributed run sees the same one, and a resumed run the one it would have seen.
+
+    Args:
+        lengths (`Sequence[int]`): of the examples.
+        batch_size (`int`): examples of one step of the whole run.
+        seed (`int`): of the order.
+
+    Example:
+
+    ```python
+    >>> from modeling_hire.training.trainer import LengthGroupedSampler
+
+    >>> order = list(LengthGroupedSampler([9, 1, 8, 2], batch_size=2, seed=0))
+    >>> sorted(map(sorted, (order[:2], order[2:])))
+    [[0, 2], [1, 3]]
+    ```
+    """
+
+    # Texts are sorted within so many batches: enough for even lengths, few enough to keep the order random.
+    POOL = 50
+
+    def __init__(self, lengths: Sequence[int], batch_size: int, seed: int):
+        self.lengths, self.batch_size, self.seed, self.epoch = lengths, batch_size, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by the trainer before each epoch."""
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 100_003 + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator).tolist()
+        pool = self.batch_size * self.POOL
+        pools = [sorted(order[i : i + pool], key=lambda j: -self.lengths[j]) for i in range(0, len(order), pool)]
+        batches = [part[i : i + self.batch_size] for part in pools for i in range(0, len(part), self.batch_size)]
+        # The short batch, if there is one, stays last, so that the others stay whole.
+        whole = [batch for batch in batches if len(batch) == self.batch_size]
+        short = [batch for batch in batches if len(batch) < self.batch_size]
+        shuffled = torch.randperm(len(whole), generator=generator).tolist()
+        return iter([index for batch in [*(whole[i] for i in shuffled), *short] for index in batch])
+
+
+class LayerwiseTrainer(Trainer):
+    """`Trainer` for models whose encoder is pre-trained and whose other modules are new.
+
+    `args` is a [`RunArguments`]: `new_learning_rate` is the rate of the parameters in `new_parameters`.
+    """
+
+    def __init__(self, *args, new_parameters: set[str] = frozenset(), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.new_parameters = new_parameters
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """AdamW over four groups: encoder and new modules, with weight decay and without."""
+        if self.optimizer is not None or self.args.new_learning_rate is None:
+            return super().create_optimizer(model)
+        model = self.model if model is None else model
+        decayed = set(self.get_decay_parameter_names(model))
+        groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad:
+                groups.setdefault((name in self.new_parameters, name in decayed), []).append(parameter)
+        optimizer_class, optimizer_arguments = self.get_optimizer_cls_and_kwargs(self.args, model)
+        self.optimizer = optimizer_class(
+            [
+                {
+                    "params": parameters,
+                    "lr": self.args.new_learning_rate if is_new else self.args.learning_rate,
+                    "weight_decay": self.args.weight_decay if is_decayed else 0.0,
+                }
+                for (is_new, is_decayed), parameters in groups.items()
+            ],
+            **optimizer_arguments,
+        )
+        return self.optimizer
+
+    def _get_train_sampler(self, train_dataset: Dataset | None = None) -> Sampler | None:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(dataset)
+        step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return LengthGroupedSampler([len(ids) for ids in dataset["input_ids"]], step, self.args.seed)
+
+    def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
+        # The library's length-grouped sampler would return predictions in another order than the rows'. The rows come
+        # sorted by length already (see `sort_by_length`).
+        return SequentialSampler(eval_dataset)
+
+
+def sort_by_length(dataset: Dataset) -> tuple[Dataset, list[int]]:
+    """A tokenised dataset from its longest row to its shortest, so that batches need little padding.
+
+    Returns:
+        The sorted dataset, and for each of its rows the row it was before: `restored[order] = predictions`.
+    """
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    return dataset.select(order), order
