@@ -17,7 +17,7 @@ $(STAMP): setup.py requirements/constraints.txt
 	touch $@
 
 quickstart: $(STAMP)
-	HF_HUB_OFFLINE=1 $(BIN)/python run_glue.py configs/quickstart/hire.yaml
+	HF_HUB_OFFLINE=1 $(BIN)/python examples/quickstart.py
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile

@@ -391,10 +391,9 @@ class HireForMultipleChoice(HireTaskModel):
         choices = next(value.shape[1] for value in (input_ids, inputs_embeds) if value is not None)
         flat = [value if value is None else value.flatten(0, 1) for value in given]
         outputs = super().forward(*flat, return_dict=True, **kwargs)
-        outputs["logits"] = outputs.logits.view(-1, choices)
-        if labels is not None:
-            outputs["loss"] = class_loss(outputs.logits, labels, num_items_in_batch)
-        return outputs
+        logits = outputs.logits.view(-1, choices)
+        loss = None if labels is None else class_loss(logits, labels, num_items_in_batch)
+        return HireTaskOutput(loss=loss, logits=logits, **extras(outputs))
 
 
 class HireForQuestionAnswering(HireTaskModel):

@@ -21,7 +21,6 @@ from transformers import (
     set_seed,
 )
 
-from ..analysis.layer_importance import collect_layer_weights, save_layer_importance
 from ..data.arguments import DataArguments
 from ..data.labels import align_labels, to_dataset_ids
 from ..data.loading import TaskData, load_task_data
@@ -292,6 +291,8 @@ def explain(
     arguments: RunArguments,
 ) -> dict[int, float] | None:
     """Draw the layer weights of evaluation examples; the mean weight by hidden state."""
+    from ..analysis.layer_importance import collect_layer_weights, save_layer_importance
+
     model = trainer.accelerator.unwrap_model(trainer.model)
     config = model.config
     if config.model_type not in OWN_TYPES or not prepared.evaluation or not arguments.picture_examples:
