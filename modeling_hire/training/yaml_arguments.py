@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from transformers import HfArgumentParser
+
+
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Shows defaults, and the description as it is written."""
 
 
 class YamlArgumentParser(HfArgumentParser):
@@ -44,10 +49,12 @@ class YamlArgumentParser(HfArgumentParser):
     """
 
     def __init__(self, dataclass_types: Sequence[type], **kwargs: Any):
+        kwargs.setdefault("formatter_class", _HelpFormatter)
         super().__init__(dataclass_types, allow_abbrev=False, **kwargs)
+        self.where = "the command line"
 
     def error(self, message: str) -> None:
-        raise ValueError(f"the command line: {message}")
+        raise ValueError(f"{self.where}: {message}")
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
         """The filled dataclasses, in order.
@@ -56,44 +63,50 @@ class YamlArgumentParser(HfArgumentParser):
             ValueError: for an unknown key or flag (with the nearest known one), a wrong value, or a file that is not a
                 YAML mapping.
         """
-        argv = list(argv)
+        argv, self.where = list(argv), "the command line"
         if argv and not argv[0].startswith("-"):
             argv = self._from_file(Path(argv[0])) + argv[1:]
         parsed = self.parse_args_into_dataclasses(argv, return_remaining_strings=True, look_for_args_file=False)
         *filled, rest = parsed
         if rest:
             if rest[0].startswith("--"):
-                self._check_known([rest[0][2:].partition("=")[0]], "the command line")
-            raise ValueError(f"the command line: {rest[0]!r} belongs to no flag.")
+                self._check_known([rest[0][2:].partition("=")[0]])
+            self.error(f"{rest[0]!r} belongs to no flag.")
         return tuple(filled)
 
     def _from_file(self, path: Path) -> list[str]:
+        """The file's keys and values as flags, each known and of the right type."""
         if not path.is_file():
             raise ValueError(f"{path}: no such file. The first argument is a YAML file, or a flag.")
+        self.where = str(path)
         try:
             values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not valid YAML: {error}") from error
-        if values is None:
-            return []
-        if not isinstance(values, dict):
-            raise ValueError(f"{path}: allowed is a mapping of keys to values, not {type(values).__name__}.")
-        self._check_known(values, str(path))
-        return [part for key, value in values.items() for part in _as_flag(key, value)]
+        if values is not None and not isinstance(values, dict):
+            self.error(f"allowed is a mapping of keys to values, not {type(values).__name__}.")
+        self._check_known(values or {})
+        flags = [flag for key, value in (values or {}).items() for flag in self._as_flags(key, value)]
+        self.parse_known_args(flags)  # a wrong value is reported here, where it is known to come from the file
+        self.where = "the command line"
+        return flags
 
-    def _check_known(self, keys: Sequence[str] | dict[str, Any], where: str) -> None:
+    def _as_flags(self, key: str, value: Any) -> list[str]:
+        action = next(action for action in self._actions if action.dest == key)
+        if value is None:
+            if action.default is not None:
+                self.error(f"{key}: no value; allowed is one, or to leave the key out ({action.default!r} then).")
+            return []
+        if isinstance(value, list | tuple):
+            if action.nargs != "+":
+                self.error(f"{key}={value!r}: allowed is one value, not a list.")
+            return [f"--{key}", *map(str, value)]
+        # With "=", so that a value that begins with a dash is not taken for a flag.
+        return [f"--{key}={json.dumps(value) if isinstance(value, dict) else value}"]
+
+    def _check_known(self, keys: Iterable[Any]) -> None:
         known = {f.name for kind in self.dataclass_types for f in dataclasses.fields(kind) if f.init}
         for key in keys:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, n=1)
-                raise ValueError(
-                    f"{where}: unknown key {key!r}." + (f" Did you mean {near[0]!r}?" if near else " See --help.")
-                )
-
-
-def _as_flag(key: str, value: Any) -> list[str]:
-    if value is None:
-        return []
-    if isinstance(value, list | tuple):
-        return [f"--{key}", *map(str, value)]
-    return [f"--{key}", json.dumps(value) if isinstance(value, dict) else str(value)]
+                near = difflib.get_close_matches(str(key).replace("-", "_"), known, n=1)
+                self.error(f"unknown key {key!r}." + (f" Did you mean {near[0]!r}?" if near else " See --help."))

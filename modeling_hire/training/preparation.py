@@ -1,0 +1,245 @@
+"""Everything that can be checked before a run starts: arguments, output folder, data, checkpoint, and their fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from ..data.arguments import DataArguments
+from ..data.labels import align_labels
+from ..data.loading import TaskData, load_task_data
+from ..data.preprocessing import tokenize_dataset, truncation_note, usable_max_length
+from ..data.tasks import COMBINED_SCORE, TaskSpec
+from .arguments import ModelArguments, RunArguments
+from .models import OWN_TYPES, build_model, check_labels, is_regressor, load_source, public_name
+
+
+RUN_FILE, SEED_FILE, RESULTS_FILE = "run.json", "seed.json", "results.json"
+# Arguments that may differ between a run and its continuation.
+NOT_IDENTITY = (
+    *("resume", "keep_checkpoints", "seeds", "seed", "output_dir", "run_name", "report_to", "disable_tqdm"),
+    *("push_to_hub", "hub_token", "hub_model_id", "hub_private_repo", "local_rank"),
+    *("dataloader_num_workers", "dataloader_pin_memory", "preprocessing_num_workers"),
+)
+PATHS = ("encoder", "model", "dataset_dir", "train_file", "validation_file", "test_file")
+
+
+@dataclass
+class Prepared:
+    """A run that is ready to start.
+
+    `evaluation` and `test` hold, for each split, the rows sorted by length and where each row was before. `first` is
+    the first seed to train, with its model and the names of the new parameters; `None` if all seeds are finished.
+    `base` is the name of the encoder or checkpoint on the Hub, if it has one.
+    """
+
+    model_arguments: ModelArguments
+    data_arguments: DataArguments
+    arguments: RunArguments
+    identity: dict[str, Any]
+    folders: dict[int, Path]
+    data: TaskData
+    checkpoint: str
+    config: PreTrainedConfig
+    tokenizer: PreTrainedTokenizerBase
+    base: str | None
+    alignment: list[int] | None
+    train: Dataset | None
+    evaluation: dict[str, tuple[Dataset, list[int]]]
+    test: dict[str, tuple[Dataset, list[int]]]
+    notes: list[str]
+    first: tuple[int, PreTrainedModel, set[str]] | None
+
+    def model(self, seed: int) -> tuple[PreTrainedModel, set[str]]:
+        """The model that a seed starts from, whatever ran before it in this process, and its new parameters."""
+        if self.first is not None and self.first[0] == seed:
+            _, model, new = self.first
+            self.first = None  # training changes it
+            return model, new
+        set_seed(seed)
+        return build_model(self.model_arguments, self.checkpoint, self.config, self.data.spec, self.base)
+
+
+def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, arguments: RunArguments) -> Prepared:
+    """Read data and checkpoint, check that they fit, turn text into tokens, and build the first model.
+
+    Raises:
+        ValueError: for wrong arguments, data or checkpoints. Nothing has been written then.
+    """
+    output = Path(arguments.output_dir)
+    identity = describe(model_arguments, data_arguments, arguments)
+    check_output(output, identity, arguments.seeds, arguments.resume)
+    several = len(arguments.seeds) > 1 or any(output.glob(f"seed-*/{RUN_FILE}"))
+    folders = {seed: output / f"seed-{seed}" if several else output for seed in arguments.seeds}
+
+    trains = arguments.num_train_epochs > 0
+    checkpoint, config, tokenizer = load_source(model_arguments)
+    data = read_data(data_arguments, arguments, config)
+    own = config.model_type in OWN_TYPES
+    alignment = None
+    if own:
+        check_labels(config, data.spec.num_labels, data.spec.is_regression)
+        if not data.spec.is_regression:
+            alignment = align_labels(data.spec.label_names, config.label2id)
+    check_metric(arguments.best_metric, data.spec)
+
+    encoder_config = config.encoder_config if own else config
+    max_length, note = usable_max_length(data_arguments.max_length, tokenizer, encoder_config)
+    notes = [*data.notes, *([note] if note else [])]
+
+    def tokenize(split: str, dataset: Dataset) -> Dataset:
+        tokens, cut = tokenize_dataset(dataset, tokenizer, max_length, data_arguments.preprocessing_num_workers)
+        message = truncation_note(split, cut, len(dataset), max_length)
+        notes.extend([message] if message else [])
+        if alignment is not None and "label" in tokens.column_names:
+            aligned = [alignment[label] for label in tokens["label"]]
+            tokens = tokens.remove_columns("label").add_column("label", aligned)
+        return tokens
+
+    prepared = Prepared(
+        model_arguments=model_arguments,
+        data_arguments=data_arguments,
+        arguments=arguments,
+        identity=identity,
+        folders=folders,
+        data=data,
+        checkpoint=checkpoint,
+        config=config,
+        tokenizer=tokenizer,
+        base=public_name(model_arguments, config),
+        alignment=alignment,
+        train=tokenize("train", data.train) if trains else None,
+        evaluation={split: sort_by_length(tokenize(split, rows)) for split, rows in data.evaluation.items()},
+        test={split: sort_by_length(tokenize(split, rows)) for split, rows in data.test.items()},
+        notes=notes,
+        first=None,
+    )
+    # Built now, so that weights which cannot be read are found before anything is written.
+    seed = next((seed for seed in folders if not is_finished(folders[seed], arguments.resume)), None)
+    prepared.first = None if seed is None else (seed, *prepared.model(seed))
+    return prepared
+
+
+def read_data(data_arguments: DataArguments, arguments: RunArguments, config: PreTrainedConfig) -> TaskData:
+    """The data, with what the run needs of it there."""
+    trains = arguments.num_train_epochs > 0
+    if trains and data_arguments.task is None and data_arguments.train_file is None:
+        raise ValueError(
+            "train_file=None: there is nothing to train on; to evaluate or predict only, set num_train_epochs=0."
+        )
+    names = None
+    if config.model_type in OWN_TYPES and data_arguments.task is None:
+        names = () if is_regressor(config) else tuple(config.id2label[index] for index in range(config.num_labels))
+    data = load_task_data(data_arguments, evaluation_only=not trains, label_names=names)
+    if trains and not data.evaluation and arguments.eval_strategy != "no":
+        raise ValueError(
+            f"eval_strategy={str(arguments.eval_strategy)!r}: there is no evaluation data (validation_file); "
+            "allowed is eval_strategy='no' with load_best_model_at_end=False and save_strategy='no'."
+        )
+    return data
+
+
+def check_metric(metric: str | None, spec: TaskSpec) -> None:
+    """Raise a `ValueError` if the metric that is to choose the best checkpoint is not computed."""
+    known = [*spec.metrics, *([COMBINED_SCORE] if len(spec.metrics) > 1 else []), "loss"]
+    if metric is not None and metric not in known:
+        raise ValueError(f"metric_for_best_model={metric!r}: {spec.title} has {', '.join(map(repr, known))}.")
+
+
+def is_finished(folder: Path, resume: bool) -> bool:
+    """Whether a resumed run has nothing left to do for the seed of this folder."""
+    return resume and (folder / SEED_FILE).is_file()
+
+
+def sort_by_length(dataset: Dataset) -> tuple[Dataset, list[int]]:
+    """A tokenised dataset from its longest row to its shortest, so that batches need little padding.
+
+    Returns:
+        The sorted dataset, and for each of its rows the row it was before: `restored[order] = predictions`.
+    """
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    return dataset.select(order), order
+
+
+# ---- what a run is, and whether the output folder holds another one -------------------------------------------------
+
+
+def describe(model: ModelArguments, data: DataArguments, arguments: RunArguments) -> dict[str, Any]:
+    """The arguments that make a run what it is, those at their default left out.
+
+    A checkpoint is published with this description, so of a local path it shows the last part alone, with a checksum
+    of the whole by which another path is told apart.
+    """
+    plain = RunArguments(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
+    training = {name: value for name, value in arguments.to_dict().items() if value != plain[name]}
+    given = {**dataclasses.asdict(model), **dataclasses.asdict(data), **training}
+    if arguments.best_metric is None:
+        # `Trainer`'s default, which the task's main metric replaces.
+        given = {k: v for k, v in given.items() if k not in ("metric_for_best_model", "greater_is_better")}
+    kept = {name: value for name, value in given.items() if value is not None and name not in NOT_IDENTITY}
+    return json.loads(json.dumps({name: _without_path(name, value) for name, value in kept.items()}, default=str))
+
+
+def _without_path(name: str, value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    named = name in PATHS and value not in ("hire", "last") and os.path.exists(value)
+    if not (named or os.path.isabs(value)):
+        return value
+    path = Path(value).resolve()
+    return f"{path.name} ({hashlib.sha256(str(path).encode()).hexdigest()[:8]})"
+
+
+def check_output(output: Path, identity: dict[str, Any], seeds: list[int], resume: bool) -> None:
+    """Raise a `ValueError` if `output_dir` holds something that this run would overwrite."""
+    where = f"output_dir={str(output)!r}"
+    if not output.exists():
+        return
+    if not output.is_dir():
+        raise ValueError(f"{where}: a file is there; allowed is a folder.")
+    if not any(output.iterdir()):
+        return
+    if not resume:
+        raise ValueError(
+            f"{where}: holds another run or other files. Name another folder, or go on with the run there with "
+            "--resume true."
+        )
+    runs = {path: _read_run(path, where) for path in (output / RUN_FILE, *sorted(output.glob(f"seed-*/{RUN_FILE}")))}
+    before = {path: run for path, run in runs.items() if run is not None}
+    if not before:
+        raise ValueError(f"{where}: holds files but no run ({RUN_FILE} is looked for), so there is none to resume.")
+    there = sorted(run["seed"] for run in before.values())
+    alone = output / RUN_FILE in before
+    if (alone and there != seeds) or not set(there) <= set(seeds):
+        raise ValueError(
+            f"{where}: holds a run with seeds={there}, and seeds={seeds} cannot go on with it; allowed is "
+            + ("that one seed." if alone else "those, and more.")
+        )
+    for run in before.values():
+        arguments = run["arguments"]
+        differ = sorted(k for k in arguments.keys() | identity.keys() if arguments.get(k) != identity.get(k))
+        if differ:
+            key = differ[0]
+            raise ValueError(
+                f"{where}: holds a run with other arguments ({key}={arguments.get(key)!r} there, "
+                f"{identity.get(key)!r} here), which cannot be resumed with these."
+            )
+
+
+def _read_run(path: Path, where: str) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        run = json.loads(path.read_text(encoding="utf-8"))
+        return {"seed": run["seed"], "arguments": dict(run["arguments"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{where}: {path.name} there is not one of this script ({error!r}).") from error
