@@ -159,11 +159,12 @@ class HireModel(HirePreTrainedModel):
         }
         inputs = {name: value for name, value in named.items() if value is not None} | kwargs
         packing = self._packing(input_ids if input_ids is not None else inputs_embeds, attention_mask)
-        keep = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-
-        encoded = None
-        whole = keep or inputs.get("output_attentions") or self.config.output_attentions
-        streamed = self._stream(packing, inputs) if not whole and self._should_stream(packing) else None
+        config, encoded = self.config, None
+        keep = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        attend = inputs.get("output_attentions", config.output_attentions or config.encoder_config.output_attentions)
+        if attend:
+            inputs["output_attentions"] = True
+        streamed = self._stream(packing, inputs) if not (keep or attend) and self._should_stream(packing) else None
         if streamed is None:
             encoded = self.read_layers(**inputs)
             streamed = self._mix(encoded.hidden_states, packing)

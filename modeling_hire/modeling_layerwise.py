@@ -84,6 +84,11 @@ class LayerwisePreTrainedModel(PreTrainedModel):
             install_layer_plan(encoder, self.config.layer_plan)
         return encoder
 
+    def set_attn_implementation(self, *args: Any, **kwargs: Any) -> None:
+        """As in transformers. An encoder that executes a plan has a config of its own, which must follow."""
+        super().set_attn_implementation(*args, **kwargs)
+        self.base_model.encoder.config._attn_implementation = self.config.encoder_config._attn_implementation
+
     def get_input_embeddings(self) -> nn.Module:
         return self.base_model.encoder.get_input_embeddings()
 
@@ -224,7 +229,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
             if type(error).__name__ != "SafetensorError":
                 raise
             raise OSError(
-                f"{pretrained_model_name_or_path}: the weights cannot be read, a file is corrupt or cut short ({error})"
+                f"{pretrained_model_name_or_path}: its weights cannot be read, a file is corrupt or cut short: {error}"
             ) from error
 
     @classmethod
@@ -324,6 +329,8 @@ def place(model: PreTrainedModel, device_map: Any = None, max_memory: dict | Non
         # accelerate takes an index that it finds there for this model's, whatever was written last time.
         with contextlib.suppress(FileNotFoundError):
             os.remove(os.path.join(folder, "index.json"))
+    if device_map == {"": "disk"}:  # which accelerate does not take
+        device_map = dict.fromkeys(dict(model.named_children()), "disk")
     accelerate_dispatch(model, None, device_map, folder, None, offload.get("offload_buffers", False))
     return model
 

@@ -157,9 +157,13 @@ def build_model(
             model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **labels, **loading)
         else:
             model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **loading)
-    except (SafetensorError, OSError) as error:
+    except SafetensorError as error:
+        raise ValueError(
+            f"{checkpoint}: its weights cannot be read, a file is corrupt or cut short: {error}"
+        ) from error
+    except OSError as error:
         reason = str(error).strip().splitlines()[0]
-        raise ValueError(f"{checkpoint}: the weights cannot be read ({reason}); is the file whole?") from error
+        raise ValueError(reason if checkpoint in reason else f"{checkpoint}: {reason}") from error
     if arguments.model in ("hire", "last"):
         prefix = f"{model.base_model_prefix}." + ("encoder." if arguments.model == "hire" else "")
         new = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
@@ -181,15 +185,13 @@ def is_regressor(config: PreTrainedConfig) -> bool:
     return config.problem_type == "regression" or config.num_labels == 1
 
 
-def check_labels(config: PreTrainedConfig, num_labels: int, is_regression: bool) -> None:
-    """Raise a `ValueError` if a saved checkpoint's head does not fit the data."""
+def check_labels(config: PreTrainedConfig, is_regression: bool) -> None:
+    """Raise a `ValueError` if a saved checkpoint predicts classes and the data has scores, or the other way round."""
     if is_regressor(config) != is_regression:
         kinds = {True: "scores", False: "classes"}
         raise ValueError(
             f"model: the checkpoint predicts {kinds[is_regressor(config)]}, and the data has {kinds[is_regression]}."
         )
-    if not is_regression and config.num_labels < num_labels:
-        raise ValueError(f"model: the checkpoint has {config.num_labels} labels, and the data {num_labels}.")
 
 
 def freeze(encoder: PreTrainedModel) -> None:

@@ -86,7 +86,7 @@ def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, argu
     own = config.model_type in OWN_TYPES
     alignment = None
     if own:
-        check_labels(config, data.spec.num_labels, data.spec.is_regression)
+        check_labels(config, data.spec.is_regression)
         if not data.spec.is_regression:
             alignment = align_labels(data.spec.label_names, config.label2id)
     check_metric(arguments.best_metric, data.spec)
@@ -141,7 +141,7 @@ def read_data(data_arguments: DataArguments, arguments: RunArguments, config: Pr
     data = load_task_data(data_arguments, evaluation_only=not trains, label_names=names)
     if trains and not data.evaluation and arguments.eval_strategy != "no":
         raise ValueError(
-            f"eval_strategy={str(arguments.eval_strategy)!r}: there is no evaluation data (validation_file); "
+            f"eval_strategy={arguments.eval_strategy.value!r}: there is no evaluation data (validation_file); "
             "allowed is eval_strategy='no' with load_best_model_at_end=False and save_strategy='no'."
         )
     return data
