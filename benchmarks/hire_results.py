@@ -35,10 +35,13 @@ COMMON = (
     "--seeds 1 2 3 --bf16 true --eval_strategy no --save_strategy no --load_best_model_at_end false "
     "--picture_examples 0 --disable_tqdm true --use_cpu true --logging_steps 20"
 ).split()
-CAPS = {"cola": "--max_train_samples 2000 --num_train_epochs 3", "rte": "--max_train_samples 600 --num_train_epochs 2"}
+CAPS = {
+    "cola": "--max_train_samples 2000 --num_train_epochs 3",
+    "rte": "--max_train_samples 400 --num_train_epochs 2",
+}
 FROZEN = (
-    "--freeze_encoder true --num_train_epochs 3 --max_train_samples 800 --max_eval_samples 300 --max_predict_samples 1 "
-    "--learning_rate 1e-3 --new_learning_rate 1e-3"
+    "--freeze_encoder true --num_train_epochs 3 --max_train_samples 800 --max_eval_samples 300 "
+    "--max_predict_samples 1 --learning_rate 1e-3 --new_learning_rate 1e-3"
 )
 
 

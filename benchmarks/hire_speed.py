@@ -87,7 +87,7 @@ def build_and_step(contender: str, model_dir: str, lengths: Sequence[int], mode:
 
 def measure_steps(batches: dict[str, list[int]], model_dir: str, args: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each batch, mode and contender."""
-    models = {name: build(name, model_dir) for name in CONTENDERS}
+    models = {name: build(name, model_dir) for name in CONTENDERS if name in ("last", *args.models)}
     encoder_config = AutoConfig.from_pretrained(model_dir)
     rows = []
     for batch_name, lengths in batches.items():
@@ -418,6 +418,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--dataset_dir", default="../shared/data/glue", help="GLUE as <task>/train.jsonl")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument(
+        "--models", nargs="+", choices=CONTENDERS, default=CONTENDERS, help="of `steps`, beside `last`"
+    )
     parser.add_argument("--rounds", type=int, default=10, help="timed calls of each contender")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(

@@ -35,8 +35,8 @@ class LoopScorer(nn.Module):
         super().__init__()
         self.dropout = nn.Dropout(scorer.dropout.p)
         self.gru = _library_gru(scorer.summary.gru)
-        self.score = nn.Linear(scorer.score.in_features, 1)
-        self.score.load_state_dict(scorer.score.state_dict())
+        self.score = nn.Linear(scorer.head.in_features, 1)
+        self.score.load_state_dict(scorer.head.state_dict())
 
     def forward(self, layers: Sequence[torch.Tensor], attention_mask: torch.Tensor) -> torch.Tensor:
         """Padded layers, each `(batch, tokens, hidden_size)`, to `(batch, layers)`."""

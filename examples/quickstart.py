@@ -24,7 +24,7 @@ from modeling_hire.training.yaml_arguments import YamlArgumentParser
 
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "quickstart" / "hire.yaml"
-SENTENCES = ("The key to the old cabinets is heavy.", "The key to the old cabinets are heavy.")
+SENTENCES = ("The keys beside the cabinet are heavy.", "The keys beside the cabinet is heavy.")
 
 
 def train(output: Path, *flags: str) -> dict:

@@ -97,7 +97,8 @@ def peft_modules(model: PreTrainedModel) -> dict[str, list[str]]:
                 if isinstance(module, nn.Linear) and "pooler" not in name
             }
         )
-    own = [name for name, _ in base.named_children() if base is not encoder and name != "encoder"]
+    # The pooler is a part of the plain head that the encoder's class happens to hold.
+    own = [name for name, _ in base.named_children() if (name == "pooler" if base is encoder else name != "encoder")]
     heads = [name for name, _ in model.named_children() if model is not base and name != model.base_model_prefix]
     parts = dict(base.named_children()) | dict(model.named_children())
     save = [name for name in own + heads if next(parts[name].parameters(), None) is not None]

@@ -70,7 +70,7 @@ class LayerScorer(nn.Module):
         super().__init__()
         self.dropout = nn.Dropout(config.hire_dropout)
         self.summary = GruSummary(config) if config.scorer == "gru" else PooledSummary(config)
-        self.score = Score(self.summary.output_size)
+        self.head = Score(self.summary.output_size)  # not `score`: PEFT takes that for the head of a task
         self.activation = {"relu": nn.ReLU(), "tanh": nn.Tanh(), "none": nn.Identity()}[config.score_activation]
 
     def forward(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
@@ -81,7 +81,7 @@ class LayerScorer(nn.Module):
 
     def scores(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
         summary = self.summary(self.dropout(layers), packing)
-        return self.activation(self.score(summary)).squeeze(-1)
+        return self.activation(self.head(summary)).squeeze(-1)
 
 
 class LayerWeighting(nn.Module):

@@ -186,7 +186,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
     @classmethod
     def from_pretrained(
         cls,
-        pretrained_model_name_or_path: str | None,
+        pretrained_model_name_or_path: str | os.PathLike | None,
         *args: Any,
         config: PreTrainedConfig | str | os.PathLike | None = None,
         **kwargs: Any,
@@ -291,7 +291,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
                 f"is it a {encoder_config.model_type!r} checkpoint?"
             )
         config.dtype = encoder_config.dtype = encoder.dtype
-        config.encoder_config._name_or_path = name
+        config.encoder_config._name_or_path = str(name)  # it goes into JSON
         default = torch.get_default_dtype()
         torch.set_default_dtype(encoder.dtype if encoder.dtype.is_floating_point else default)
         try:

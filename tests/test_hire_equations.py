@@ -60,7 +60,7 @@ def score(model: HireModel, column: int, layer: torch.Tensor) -> torch.Tensor:
         dense = scorer.summary.dense
         pooled = torch.cat([layer[0], sum(layer) / len(layer)])
         summary = torch.tanh(dense.weight @ pooled + dense.bias)
-    a = (scorer.score.weight @ summary + scorer.score.bias)[0]
+    a = (scorer.head.weight @ summary + scorer.head.bias)[0]
     return {"relu": lambda: a.clamp(min=0), "tanh": lambda: torch.tanh(a), "none": lambda: a}[
         config.score_activation
     ]()

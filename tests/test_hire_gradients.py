@@ -135,4 +135,4 @@ class TestDeadScores:
     @pytest.mark.parametrize("bias", [-5.0, 0.0, 1.0])
     def test_depend_on_the_start_of_the_bias_alone(self, bias: float) -> None:
         model = HireModel(tiny_config(score_bias_init=bias, share_scorer=False))
-        assert all(scorer.score.bias.item() == bias for scorer in model.weighting.scorers)
+        assert all(scorer.head.bias.item() == bias for scorer in model.weighting.scorers)

@@ -132,7 +132,7 @@ class TestStreaming:
     def test_large_scores_do_not_overflow(self) -> None:
         model, batch = tiny_model(score_activation="none", model_class=HireModel), tiny_batch(LENGTHS)
         with torch.no_grad():
-            model.weighting.scorers[0].score.weight.mul_(3000)
+            model.weighting.scorers[0].head.weight.mul_(3000)
         model.config.streaming = "never"
         stacked = fused_and_weights(model, batch)
         model.config.streaming = "always"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import torch
 from tiny_encoders import tiny_encoder_config
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
@@ -150,6 +151,40 @@ def assert_same(
 
 def largest_difference(one: torch.Tensor, other: torch.Tensor) -> float:
     return (one - other).abs().max().item()
+
+
+def poison_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory that nobody has written to yet holds NaN, as it may."""
+
+    def poisoned(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def allocate(*args: Any, **kwargs: Any) -> torch.Tensor:
+            fresh = original(*args, **kwargs)
+            return fresh.fill_(torch.nan) if fresh.is_floating_point() else fresh
+
+        return allocate
+
+    for name in ("empty", "empty_like"):
+        monkeypatch.setattr(torch, name, poisoned(getattr(torch, name)))
+
+
+def assert_scale_of_new_parameters(model: PreTrainedModel) -> None:
+    """The new parameters, and the drawn scores, spread as their initialisation says."""
+    inside = {id(value) for value in model.base_model.encoder.state_dict(keep_vars=True).values()}
+    new = {key: value for key, value in model.state_dict(keep_vars=True).items() if id(value) not in inside}
+    for name, value in new.items():
+        assert value.isfinite().all(), name
+        if ".gru." in name:
+            bound = (value.shape[0] // 3) ** -0.5
+            assert value.abs().max() <= bound, name
+            assert 0.8 < value.std() / (bound / 3**0.5) < 1.2, name
+        elif name.endswith("score.bias"):
+            assert value.item() == model.config.score_bias_init, name
+        elif name.endswith("layer_scores"):
+            assert value.any() == (model.config.weighting == "random"), name
+        elif name.endswith(".bias"):
+            assert not value.any(), name
+        else:
+            assert 0.5 < value.std() / model.config.initializer_range < 1.5, name
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:

@@ -189,7 +189,7 @@ def build_compute_metrics(
             depends on which class is number 1.
 
     Returns:
-        A function from `EvalPrediction` to the scores by name. With more than one metric, `combined_score` is their
+        A function from `EvalPrediction` to the scores by name. Where it is the main metric, `combined_score` is their
         mean. Constant predictions have a correlation of 0.0, not NaN.
     """
     modules = [load_metric(name) for name in spec.metrics]
@@ -205,7 +205,7 @@ def build_compute_metrics(
         scores: dict[str, float] = {}
         for module in modules:
             scores.update(module.compute(predictions=predicted, references=expected))
-        if len(scores) > 1:
+        if spec.main_metric == COMBINED_SCORE:
             scores[COMBINED_SCORE] = float(np.mean(list(scores.values())))
         return scores
 

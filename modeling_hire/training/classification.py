@@ -180,9 +180,9 @@ def save(trainer: LayerwiseTrainer, folder: Path, is_adapter: bool) -> PreTraine
             model.save_pretrained(folder)
             trainer.processing_class.save_pretrained(folder)
     if trainer.is_world_process_zero():
-        # A pickle of the arguments, which run.json holds in plain text.
-        for path in (folder / "training_args.bin", folder / "adapter" / "training_args.bin"):
-            path.unlink(missing_ok=True)
+        # A pickle of the arguments, which run.json holds in plain text, and PEFT's card, which is an empty form.
+        for name in ("training_args.bin", "adapter/training_args.bin", "adapter/README.md"):
+            (folder / name).unlink(missing_ok=True)
     return model
 
 

@@ -169,13 +169,15 @@ def build_model(
         new = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
     else:
         new = set()
+    # Local folders would be written into the configurations of model and adapter.
+    model.name_or_path = model.config._name_or_path = base or ""
     if model.config.model_type in OWN_TYPES:
         model.config.encoder_config._name_or_path = base or ""
     encoder = model.base_model.encoder if model.config.model_type in OWN_TYPES else model.base_model
     if arguments.freeze_encoder:
         freeze(encoder)
     if arguments.peft:
-        model = add_lora(model, arguments, base)
+        model = add_lora(model, arguments)
         new = {name for name, _ in model.named_parameters() if "modules_to_save" in name}
     return model, new
 
@@ -205,7 +207,7 @@ def freeze(encoder: PreTrainedModel) -> None:
         encoder.pooler.requires_grad_(True)
 
 
-def add_lora(model: PreTrainedModel, arguments: ModelArguments, base: str | None) -> PreTrainedModel:
+def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> PreTrainedModel:
     """The model with LoRA matrices in the encoder's attention; its new modules are trained and saved whole."""
     from peft import LoraConfig, TaskType, get_peft_model
 
@@ -217,7 +219,4 @@ def add_lora(model: PreTrainedModel, arguments: ModelArguments, base: str | None
         lora_dropout=0.1,
         **modules,
     )
-    adapted = get_peft_model(model, config)
-    # PEFT would write the local folder down.
-    adapted.peft_config["default"].base_model_name_or_path = base
-    return adapted
+    return get_peft_model(model, config)
