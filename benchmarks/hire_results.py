@@ -57,6 +57,8 @@ def experiments() -> dict[str, list[str]]:
         plan[f"weighting-cola-{weighting}"] = command("cola", CAPS["cola"], f"--weighting {weighting}")
     for layers in (0, 2, 3):
         plan[f"fusion-cola-{layers}"] = command("cola", CAPS["cola"], f"--fusion_num_layers {layers}")
+    for width in (96, 384):
+        plan[f"width-cola-{width}"] = command("cola", CAPS["cola"], f"--fusion_hidden_size {width}")
     for task in TASKS:
         for model in ("last", "fast"):
             plan[f"frozen-{task}-{model}"] = command(task, FROZEN, MODELS[model])
@@ -129,6 +131,9 @@ def tables() -> str:
     parts.append("### Fusion layers (preset `fast`, CoLA)\n")
     depths = {"0": "fusion-cola-0", "1": "models-cola-fast", "2": "fusion-cola-2", "3": "fusion-cola-3"}
     parts.append(table(["fusion_num_layers", *seeds], [[d, *cells(name, *mcc)] for d, name in depths.items()]))
+    parts.append("### Fusion width (preset `fast`, CoLA)\n")
+    widths = {"96 (d/4)": "width-cola-96", "192 (d/2)": "models-cola-fast", "384 (d)": "width-cola-384"}
+    parts.append(table(["fusion_hidden_size", *seeds], [[w, *cells(name, *mcc)] for w, name in widths.items()]))
     parts.append("### Frozen encoder\n")
     rows = []
     for task in TASKS:

@@ -242,7 +242,7 @@ def test_own_csv_and_json_with_names_for_labels(base: Path, tmp_path: Path) -> N
     files = ("--train_file", tmp_path / "train.csv", "--validation_file", tmp_path / "dev.json")
     flags = ("--encoder", base / "encoder", *files, "--test_file", tmp_path / "test.jsonl", "--label_column", "stars")
     results = glue(tmp_path / "run", *flags)
-    assert results["metrics"]["42"]["validation"].keys() == {"accuracy", "f1_macro", "combined_score"}
+    assert results["metrics"]["42"]["validation"].keys() == {"accuracy", "f1_macro"}
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["id2label"] == {"0": "bad", "1": "so, so", "2": "very good"}
     found = answers(tmp_path / "run", [[row["review"]] for row in rows[7:]]).argmax(-1).tolist()

@@ -149,7 +149,7 @@ def read_data(data_arguments: DataArguments, arguments: RunArguments, config: Pr
 
 def check_metric(metric: str | None, spec: TaskSpec) -> None:
     """Raise a `ValueError` if the metric that is to choose the best checkpoint is not computed."""
-    known = [*spec.metrics, *([COMBINED_SCORE] if len(spec.metrics) > 1 else []), "loss"]
+    known = [*spec.metrics, *([COMBINED_SCORE] if spec.main_metric == COMBINED_SCORE else []), "loss"]
     if metric is not None and metric not in known:
         raise ValueError(f"metric_for_best_model={metric!r}: {spec.title} has {', '.join(map(repr, known))}.")
 
