@@ -345,9 +345,8 @@ def print_streaming(rows: list[dict[str, Any]], sizes: dict[str, int]) -> None:
 
 def check(name: str, ours: Sequence[torch.Tensor], other: Sequence[torch.Tensor], allowed: float) -> dict[str, Any]:
     """The largest difference of two lists of tensors, each over the largest entry of its tensor (if above 1)."""
-    difference = max(
-        ((a - b).abs().max() / b.abs().max().clamp(min=1)).item() for a, b in zip(ours, other, strict=True)
-    )
+    differences = [(a - b).abs().max() / b.abs().max().clamp(min=1) for a, b in zip(ours, other, strict=True)]
+    difference = torch.stack(differences).max().item()  # NaN, if there is one
     return {"check": name, "difference": difference, "allowed": allowed, "passed": difference <= allowed}
 
 
