@@ -37,7 +37,7 @@ COMMON = (
 ).split()
 CAPS = {
     "cola": "--max_train_samples 2000 --num_train_epochs 3",
-    "rte": "--max_train_samples 400 --num_train_epochs 2",
+    "rte": "--max_train_samples 250 --num_train_epochs 2",
 }
 FROZEN = (
     "--freeze_encoder true --num_train_epochs 3 --max_train_samples 800 --max_eval_samples 300 "

@@ -50,6 +50,9 @@ class HireConfig(LayerwiseConfig):
         score_bias_init (`float`, *optional*, defaults to 1.0):
             Start of the score's bias. A ReLU whose input is negative for every layer gives equal weights and no
             gradient, for good: started here it is alive for every input, and the class of functions is the same.
+        rescue_dead_scores (`bool`, *optional*, defaults to `True`):
+            Whether an example whose scores are all negative still gets a gradient, which pushes them up. Only the
+            gradient differs from a plain ReLU's, and only there.
         include_embeddings (`bool`, *optional*, defaults to `False`): whether hidden state 0 is a candidate.
         fusion_num_layers (`int`, *optional*, defaults to 2): GRU layers of the fusion, 0 to 3; 0 is a linear map.
         fusion_hidden_size (`int`, *optional*): width of the fusion GRU per direction. `None` is `hidden_size`.
@@ -92,6 +95,7 @@ class HireConfig(LayerwiseConfig):
     share_scorer: bool = True
     score_activation: str = "relu"
     score_bias_init: float = 1.0
+    rescue_dead_scores: bool = True
     include_embeddings: bool = False
     fusion_num_layers: int = 2
     fusion_hidden_size: int | None = None
@@ -113,7 +117,7 @@ class HireConfig(LayerwiseConfig):
         check_choice("scorer_layers", self.scorer_layers, (1, 2))
         check_choice("fusion_num_layers", self.fusion_num_layers, (0, 1, 2, 3))
         check_choice("streaming", self.streaming, ("auto", "always", "never"))
-        for field in ("share_scorer", "include_embeddings"):
+        for field in ("share_scorer", "include_embeddings", "rescue_dead_scores"):
             check_choice(field, getattr(self, field), (True, False))
         for field in ("scorer_hidden_size", "fusion_hidden_size"):
             value = getattr(self, field)

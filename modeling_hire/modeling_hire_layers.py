@@ -57,9 +57,42 @@ class Score(nn.Linear):
     def __init__(self, inputs: int):
         super().__init__(inputs, 1)
 
+    def forward(self, summary: torch.Tensor) -> torch.Tensor:
+        # Layers differ by little beside b: a score rounded to bfloat16 would make most of them equal.
+        dtype = torch.promote_types(self.weight.dtype, torch.float32)
+        with torch.autocast(summary.device.type, enabled=False):
+            return nn.functional.linear(summary.to(dtype), self.weight.to(dtype), self.bias.to(dtype))
+
+
+class _RescuedReLU(torch.autograd.Function):
+    """ReLU over the layers of an example, with a gradient where all of them are dead.
+
+    The softmax over layers does not see what the scores have in common, so nothing but drift moves their mean, and an
+    optimiser that normalises its steps lets it drift far. Where it has taken every layer of an example below zero,
+    the gradient passes as through the identity and pushes all of them up by as much as the largest of it. The
+    function is ReLU's, and so is the gradient wherever one score lives.
+    """
+
+    @staticmethod
+    def forward(ctx, scores: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(scores)
+        return scores.relu()
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> torch.Tensor:
+        (scores,) = ctx.saved_tensors
+        alive = scores > 0
+        dead = ~alive.any(dim=-1, keepdim=True)
+        return torch.where(dead, grad - grad.abs().amax(dim=-1, keepdim=True), grad * alive)
+
+
+def rescued_relu(scores: torch.Tensor) -> torch.Tensor:
+    """See [`_RescuedReLU`]; `(batch, layers)` to the same shape."""
+    return _RescuedReLU.apply(scores)
+
 
 class LayerScorer(nn.Module):
-    """Equation 2 up to the softmax: a score for each layer of each example.
+    """The score `w . u + b` of each layer of each example, before the activation.
 
     `forward(layers, packing)` takes `(packed_tokens, layers, hidden_size)` and returns `(batch, layers)`.
     """
@@ -71,7 +104,6 @@ class LayerScorer(nn.Module):
         self.dropout = nn.Dropout(config.hire_dropout)
         self.summary = GruSummary(config) if config.scorer == "gru" else PooledSummary(config)
         self.head = Score(self.summary.output_size)  # not `score`: PEFT takes that for the head of a task
-        self.activation = {"relu": nn.ReLU(), "tanh": nn.Tanh(), "none": nn.Identity()}[config.score_activation]
 
     def forward(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
         # The GRU's states over all layers are the largest thing that HIRE keeps for the backward pass.
@@ -81,15 +113,17 @@ class LayerScorer(nn.Module):
 
     def scores(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
         summary = self.summary(self.dropout(layers), packing)
-        return self.activation(self.head(summary)).squeeze(-1)
+        return self.head(summary).squeeze(-1)
 
 
 class LayerWeighting(nn.Module):
-    """Scores whose softmax over the layers are the weights s, whatever `config.weighting` derives them from."""
+    """Equation 2: scores whose softmax over the layers are the weights s, wherever they come from."""
 
     def __init__(self, config: HireConfig):
         super().__init__()
         self.kind, count = config.weighting, len(config.layer_indices)
+        relu = rescued_relu if config.rescue_dead_scores else torch.relu
+        self.activation = {"relu": relu, "tanh": torch.tanh, "none": lambda scores: scores}[config.score_activation]
         if self.kind == "dynamic":
             scorers = 1 if config.share_scorer else count
             self.scorers = nn.ModuleList([LayerScorer(config) for _ in range(scorers)])
@@ -102,10 +136,10 @@ class LayerWeighting(nn.Module):
         """Scores `(batch, layers)` of the layers `(packed_tokens, layers, hidden_size)` from `column` on."""
         examples, count = packing.shape[0], layers.shape[1]
         if self.kind == "dynamic" and len(self.scorers) == 1:
-            return self.scorers[0](layers, packing)
+            return self.activation(self.scorers[0](layers, packing))
         if self.kind == "dynamic":
             scores = [self.scorers[column + i](layers[:, i : i + 1], packing) for i in range(count)]
-            return torch.cat(scores, dim=1)
+            return self.activation(torch.cat(scores, dim=1))
         if self.kind in ("static", "random"):
             return self.layer_scores[column : column + count].expand(examples, count)
         return layers.new_zeros(examples, count)

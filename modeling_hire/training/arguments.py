@@ -26,6 +26,7 @@ CONFIG_FIELDS = (
     "share_scorer",
     "score_activation",
     "score_bias_init",
+    "rescue_dead_scores",
     "include_embeddings",
     "fusion_num_layers",
     "fusion_hidden_size",
@@ -66,6 +67,9 @@ class ModelArguments:
         default=None, metadata={"help": f"Activation of the score: {', '.join(SCORE_ACTIVATIONS)}."}
     )
     score_bias_init: float | None = field(default=None, metadata={"help": "Start of the score's bias."})
+    rescue_dead_scores: bool | None = field(
+        default=None, metadata={"help": "Whether an example whose scores are all dead still gets a gradient."}
+    )
     include_embeddings: bool | None = field(
         default=None, metadata={"help": "Whether the embedding output is a candidate layer."}
     )
