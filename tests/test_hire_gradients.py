@@ -21,6 +21,7 @@ from tiny_models import (
 from transformers import PreTrainedModel
 
 from modeling_hire import HireForSequenceClassification, HireForTokenClassification, HireModel
+from modeling_hire.modeling_hire_layers import Score, rescued_relu
 
 
 def score_gradients(model: PreTrainedModel) -> list[torch.Tensor]:
@@ -42,7 +43,7 @@ class TestReach:
             still = [name for name in still if not top.search(name)]
         if model.config.share_scorer:
             # As long as no score is cut off, a bias that all layers share moves all of them alike.
-            still = [name for name in still if not name.endswith("score.bias")]
+            still = [name for name in still if not name.endswith("head.bias")]
         assert not still
 
     @pytest.mark.parametrize("model_class", HEADS)
@@ -107,11 +108,40 @@ class TestDeadScores:
 
     @pytest.mark.parametrize("scorer", ["gru", "pooled"])
     def test_are_seen_in_equal_weights_and_no_gradient(self, scorer: str, batch: dict[str, torch.Tensor]) -> None:
-        model = HireForSequenceClassification(tiny_config(scorer=scorer, score_bias_init=-5.0)).eval()
+        config = tiny_config(scorer=scorer, score_bias_init=-5.0, rescue_dead_scores=False)
+        model = HireForSequenceClassification(config).eval()
         outputs = model(**batch, labels=torch.tensor([0, 1, 1]), output_layer_weights=True)
         outputs.loss.backward()
         assert (outputs.layer_weights == 1 / outputs.layer_weights.shape[1]).all()
         assert score_gradients(model) and not any(gradient.any() for gradient in score_gradients(model))
+
+    def test_get_a_gradient_that_revives_them(self, batch: dict[str, torch.Tensor]) -> None:
+        torch.manual_seed(0)
+        model = HireForSequenceClassification(tiny_config(score_bias_init=-5.0)).eval()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for _ in range(40):
+            optimizer.zero_grad()
+            model(**batch, labels=torch.tensor([0, 1, 1])).loss.backward()
+            optimizer.step()
+        weights = model(**batch, output_layer_weights=True).layer_weights
+        assert (weights != 1 / weights.shape[1]).any()
+
+    def test_are_rescued_without_touching_the_living(self) -> None:
+        scores = torch.tensor([[-1.0, -2.0, -3.0], [1.0, -1.0, 2.0]], requires_grad=True)
+        upstream = torch.tensor([[0.1, 0.2, -0.3], [1.0, 1.0, 1.0]])
+        rescued = rescued_relu(scores)
+        assert torch.equal(rescued, scores.relu())
+        rescued.backward(upstream)
+        torch.testing.assert_close(scores.grad, torch.tensor([[-0.2, -0.1, -0.6], [1.0, 0.0, 1.0]]))
+
+    def test_layers_that_differ_by_little_keep_their_weights_under_autocast(self) -> None:
+        score = Score(4)
+        torch.nn.init.ones_(score.weight)
+        torch.nn.init.ones_(score.bias)
+        summaries = torch.tensor([[1e-3] * 4, [2e-3] * 4], dtype=torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16):
+            scores = score(summaries)
+        assert scores.dtype == torch.float32 and scores[0] != scores[1]
 
     @pytest.mark.parametrize("hidden_size", [32, 128])
     def test_do_not_occur_at_the_start(self, hidden_size: int) -> None:
@@ -129,7 +159,7 @@ class TestDeadScores:
         model = HireForSequenceClassification(tiny_config(score_activation="none", score_bias_init=-5.0)).eval()
         model(**batch, labels=torch.tensor([0, 1, 1])).loss.backward()
         # A bias that all layers share moves all scores alike, and the softmax not at all.
-        moved = [name for name, p in new_parameters(model).items() if "score.bias" not in name and p.grad.any()]
+        moved = [name for name, p in new_parameters(model).items() if "head.bias" not in name and p.grad.any()]
         assert sum("weighting" in name for name in moved) == len(score_gradients(model)) - 1
 
     @pytest.mark.parametrize("bias", [-5.0, 0.0, 1.0])

@@ -180,7 +180,7 @@ def test_resumed_lora(flags: tuple[Any, ...], tmp_path: Path) -> None:
 
 
 def test_dead_scorer_is_reported(flags: tuple[Any, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    dead = ("--preset", "paper", "--score_bias_init", "-90")
+    dead = ("--preset", "paper", "--score_bias_init", "-90", "--rescue_dead_scores", "false")
     with caplog.at_level(logging.WARNING, logger="transformers"):
         glue(tmp_path / "run", *flags, *dead, "--num_train_epochs", 1, "--logging_steps", 1, "--picture_examples", 4)
     log = json.loads((tmp_path / "run" / "seed.json").read_text())["log"]

@@ -177,7 +177,7 @@ def assert_scale_of_new_parameters(model: PreTrainedModel) -> None:
             bound = (value.shape[0] // 3) ** -0.5
             assert value.abs().max() <= bound, name
             assert 0.8 < value.std() / (bound / 3**0.5) < 1.2, name
-        elif name.endswith("score.bias"):
+        elif name.endswith("head.bias"):
             assert value.item() == model.config.score_bias_init, name
         elif name.endswith("layer_scores"):
             assert value.any() == (model.config.weighting == "random"), name
