@@ -37,6 +37,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("score_bias_init", float("nan"), "a finite number"),
     ("score_bias_init", None, "a finite number"),
     ("include_embeddings", None, "True, False"),
+    ("rescue_dead_scores", "no", "True, False"),
     ("fusion_num_layers", 4, "0, 1, 2, 3"),
     ("fusion_num_layers", -1, "0, 1, 2, 3"),
     ("fusion_num_layers", 1.0, "0, 1, 2, 3"),

@@ -122,8 +122,10 @@ def test_a_killed_run_goes_on(both: Path) -> None:
 
 
 def test_accelerate_launch(base: Path, tmp_path: Path) -> None:
-    """The command that the documentation names, against one process with batches of twice the size."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "2"]
+    """The script under accelerate's launcher, against one process with batches of twice the size."""
+    # What starts several processes here is `--multi_gpu`: with `--cpu` they are left to MPI. The script's `--use_cpu`
+    # makes them use gloo.
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
     launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
     launch += ["--main_process_port", str(free_port()), str(REPOSITORY / "run_glue.py")]
     flags = [*flags_of(base), "--picture_examples", 7, "--per_device_eval_batch_size", 3]
@@ -131,6 +133,7 @@ def test_accelerate_launch(base: Path, tmp_path: Path) -> None:
     run = subprocess.run([*launch, *map(str, two)], env=environment(), capture_output=True, text=True, timeout=500)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("| validation | matthews_correlation |") == 1, "one process reports"
+    assert "| `batch` | 8 |" in (tmp_path / "two" / "README.md").read_text(), "there were two"
 
     glue(tmp_path / "one", *flags, "--per_device_train_batch_size", 8)
     assert_same(weights(tmp_path / "two"), weights(tmp_path / "one"), atol=2e-4, rtol=1e-3)
@@ -140,4 +143,3 @@ def test_accelerate_launch(base: Path, tmp_path: Path) -> None:
         assert (tmp_path / "one" / name).read_text() == (tmp_path / "two" / name).read_text()
     report = json.loads((tmp_path / "two" / "layer_importance.json").read_text())
     assert report["num_examples"] == 7
-    assert "| `batch` | 8 |" in (tmp_path / "two" / "README.md").read_text()

@@ -154,6 +154,7 @@ class TestTravellingFiles:
             "modeling_gru.py",
             "modeling_hire.py",
             "modeling_hire_layers.py",
+            "modeling_hire_outputs.py",
             "modeling_layerwise.py",
         }
         for path in tmp_path.glob("*.py"):

@@ -41,6 +41,7 @@ HIRE_SETTINGS: dict[str, dict[str, Any]] = {
     "own pooled scorers": {"share_scorer": False, "scorer": "pooled"},
     "one scorer layer": {"scorer_layers": 1, "scorer_hidden_size": 7},
     "no activation": {"score_activation": "none"},
+    "plain relu": {"rescue_dead_scores": False},
     "tanh": {"score_activation": "tanh"},
     "embeddings": {"include_embeddings": True},
     "static embeddings": {"include_embeddings": True, "weighting": "static"},

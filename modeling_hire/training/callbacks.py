@@ -16,8 +16,8 @@ logger = logging.get_logger(__name__)
 class DeadScorerCallback(TrainerCallback):
     """Warns when the ReLU of the layer scorer has died.
 
-    A score of exactly zero for every layer of every example gives equal weights and no gradient, so the scorer never
-    comes back. The callback watches the scores of training batches and adds `dead_scores` to each log of the training
+    A score of exactly zero for every layer of every example gives equal weights and, unless the model's
+    `rescue_dead_scores` is on, no gradient, so that the scorer never comes back. The callback watches the scores of training batches and adds `dead_scores` to each log of the training
     loss, and to the last one: the share of examples without any live score since the log before. At 1.0 it warns.
     """
 
@@ -54,8 +54,9 @@ class DeadScorerCallback(TrainerCallback):
         if share == 1.0:
             logger.warning(
                 "The layer scorer is dead: since the last log every score was exactly 0 for all "
-                f"{self.seen} examples, so the layer weights are equal and get no gradient. Start again with a larger "
-                "score_bias_init, score_activation='none', or a smaller new_learning_rate."
+                f"{self.seen} examples, so the layer weights are equal. If it stays so, start again with "
+                "rescue_dead_scores=True, a larger score_bias_init, score_activation='none', or a smaller "
+                "new_learning_rate."
             )
         self.dead, self.seen = 0, 0
 
