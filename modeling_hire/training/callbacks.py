@@ -16,9 +16,10 @@ logger = logging.get_logger(__name__)
 class DeadScorerCallback(TrainerCallback):
     """Warns when the ReLU of the layer scorer has died.
 
-    A score of exactly zero for every layer of every example gives equal weights and, unless the model's
-    `rescue_dead_scores` is on, no gradient, so that the scorer never comes back. The callback watches the scores of training batches and adds `dead_scores` to each log of the training
-    loss, and to the last one: the share of examples without any live score since the log before. At 1.0 it warns.
+    A score of exactly zero for every layer of every example gives equal weights and, unless `rescue_dead_scores` of
+    the model's config is on, no gradient, so that the scorer never comes back. The callback watches the scores of
+    training batches and adds `dead_scores` to each log of the training loss, and to the last one: the share of
+    examples without any live score since the log before. At 1.0 it warns.
     """
 
     def __init__(self) -> None:
