@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from transformers import TrainingArguments
+from transformers.integrations import get_available_reporting_integrations
 
 from ..configuration_hire import (
     FUSION_FEATURES,
@@ -185,6 +186,14 @@ class RunArguments(TrainingArguments):
                 f"early_stopping_patience={self.early_stopping_patience}: needs evaluations (eval_strategy) and "
                 "load_best_model_at_end=True, to return to the best step."
             )
+        for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)!r}: allowed is 1 or more.")
+        if self.learning_rate < 0:
+            raise ValueError(f"learning_rate={self.learning_rate!r}: allowed is a number from 0 on.")
+        missing = sorted({*self.report_to} - {*get_available_reporting_integrations()})
+        if missing:
+            raise ValueError(f"report_to={missing[0]!r}: the package for it is not installed.")
         if self.new_learning_rate is not None and not self.new_learning_rate > 0:
             raise ValueError(f"new_learning_rate={self.new_learning_rate!r}: allowed is a positive number.")
         if self.picture_examples < 0:

@@ -81,6 +81,11 @@ def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, argu
     folders = {seed: output / f"seed-{seed}" if several else output for seed in arguments.seeds}
 
     trains = arguments.num_train_epochs > 0
+    if not trains and model_arguments.model == "hire":
+        raise ValueError(
+            "num_train_epochs=0: nothing is trained, and a new HIRE knows nothing yet; allowed with a saved checkpoint "
+            "(--model FOLDER_OR_REPOSITORY)."
+        )
     checkpoint, config, tokenizer = load_source(model_arguments)
     data = read_data(data_arguments, arguments, config)
     own = config.model_type in OWN_TYPES
