@@ -24,6 +24,7 @@ CODE = {
     "modeling_gru.py",
     "modeling_hire.py",
     "modeling_hire_layers.py",
+    "modeling_hire_outputs.py",
     "modeling_layerwise.py",
 }
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
