@@ -180,6 +180,16 @@ def test_evaluating_a_saved_checkpoint_needs_no_training_data(mnli: Path, base: 
     assert all(torch.equal(value, weights(mnli)[name]) for name, value in weights(tmp_path / "again").items())
 
 
+def test_predicting_alone(mnli: Path, base: Path, tmp_path: Path) -> None:
+    """The user's own file without labels, and a model that knows its classes."""
+    rows = [{"a": row["premise"], "b": row["hypothesis"]} for row in read_rows(base / "data/mnli/test_matched.jsonl")]
+    file = write_rows(tmp_path / "mine.jsonl", rows)
+    flags = ("--test_file", file, "--text_column", "a", "--text_pair_column", "b", "--num_train_epochs", 0)
+    assert glue(tmp_path / "run", "--model", mnli, *flags) == {}
+    expected = predictions(mnli / "MNLI-m.tsv")
+    assert list(predictions(tmp_path / "run" / "mine.tsv").values()) == list(expected.values())
+
+
 def test_labels_in_another_order_are_matched_by_name(mnli: Path, base: Path, tmp_path: Path) -> None:
     """A checkpoint whose head has its rows turned, and says so, gives the same answers."""
     turned, order = tmp_path / "turned", [2, 0, 1]

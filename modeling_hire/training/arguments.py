@@ -191,7 +191,7 @@ class RunArguments(TrainingArguments):
                 raise ValueError(f"{name}={getattr(self, name)!r}: allowed is 1 or more.")
         if self.learning_rate < 0:
             raise ValueError(f"learning_rate={self.learning_rate!r}: allowed is a number from 0 on.")
-        missing = sorted({*self.report_to} - {*get_available_reporting_integrations()})
+        missing = sorted({*self.report_to} - {*get_available_reporting_integrations(), "kubeflow"})
         if missing:
             raise ValueError(f"report_to={missing[0]!r}: the package for it is not installed.")
         if self.new_learning_rate is not None and not self.new_learning_rate > 0:

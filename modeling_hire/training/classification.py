@@ -13,6 +13,7 @@ import numpy as np
 from accelerate import PartialState
 from torch.utils.data import DataLoader
 from transformers import DataCollatorWithPadding, EarlyStoppingCallback, PreTrainedModel
+from transformers.trainer_utils import IntervalStrategy
 
 from ..data.arguments import DataArguments
 from ..data.labels import to_dataset_ids
@@ -86,6 +87,8 @@ def train_seed(seed: int, prepared: Prepared) -> dict[str, dict[str, float]]:
     model, new = prepared.model(seed)
     arguments = copy.copy(prepared.arguments)
     arguments.output_dir, arguments.seed, arguments.push_to_hub = str(folder), seed, False
+    if prepared.train is None:
+        arguments.eval_strategy = IntervalStrategy.NO  # during training, of which there is none
     best_metric = arguments.best_metric or spec.main_metric
     arguments.metric_for_best_model, arguments.greater_is_better = f"eval_{best_metric}", best_metric != "loss"
     main = arguments.process_index == 0
@@ -163,7 +166,8 @@ def predict(trainer: LayerwiseTrainer, prepared: Prepared, folder: Path) -> None
         restored = np.empty_like(values)
         restored[order] = values
         if trainer.is_world_process_zero():
-            write_submission(folder, spec, split, prepared.data.test[split]["idx"], restored)
+            path = write_submission(folder, spec, split, prepared.data.test[split]["idx"], restored)
+            print(f"Predictions for {split}: {path}")
 
 
 def save(trainer: LayerwiseTrainer, folder: Path, is_adapter: bool) -> PreTrainedModel:

@@ -83,7 +83,7 @@ def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, argu
     trains = arguments.num_train_epochs > 0
     if not trains and model_arguments.model == "hire":
         raise ValueError(
-            "num_train_epochs=0: nothing is trained, and a new HIRE knows nothing yet; allowed with a saved checkpoint "
+            "num_train_epochs=0: nothing is trained, and a new HIRE knows nothing yet; allowed with a saved one "
             "(--model FOLDER_OR_REPOSITORY)."
         )
     checkpoint, config, tokenizer = load_source(model_arguments)
