@@ -123,7 +123,7 @@ class LayerWeighting(nn.Module):
         super().__init__()
         self.kind, count = config.weighting, len(config.layer_indices)
         relu = rescued_relu if config.rescue_dead_scores else torch.relu
-        self.activation = {"relu": relu, "tanh": torch.tanh, "none": lambda scores: scores}[config.score_activation]
+        self.activation = {"relu": relu, "tanh": torch.tanh, "none": nn.Identity()}[config.score_activation]
         if self.kind == "dynamic":
             scorers = 1 if config.share_scorer else count
             self.scorers = nn.ModuleList([LayerScorer(config) for _ in range(scorers)])

@@ -291,7 +291,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
                 f"is it a {encoder_config.model_type!r} checkpoint?"
             )
         config.dtype = encoder_config.dtype = encoder.dtype
-        config.encoder_config._name_or_path = str(name)  # it goes into JSON
+        # It goes into JSON, and where a local folder lies is nobody's business.
+        config.encoder_config._name_or_path = "" if os.path.exists(name) else str(name)
         default = torch.get_default_dtype()
         torch.set_default_dtype(encoder.dtype if encoder.dtype.is_floating_point else default)
         try:

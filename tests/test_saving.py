@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ from transformers import (
 )
 
 from modeling_hire import (
+    HireConfig,
     HireForMultipleChoice,
     HireForQuestionAnswering,
     HireForSequenceClassification,
@@ -238,3 +240,15 @@ class TestFolder:
         tiny_model("fast").save_pretrained(tmp_path)
         config = json.loads((tmp_path / "config.json").read_text())
         assert not {"vocab_size", "hidden_size", "num_hidden_layers"} & config.keys()
+
+
+def test_the_folder_of_a_local_encoder_stays_private(tmp_path: Path) -> None:
+    source, saved = tmp_path / "encoder", tmp_path / "saved"
+    AutoModel.from_config(tiny_encoder_config("bert")).save_pretrained(source)
+    HireForSequenceClassification.from_pretrained(source, preset="fast").save_pretrained(saved)
+    assert str(tmp_path) not in (saved / "config.json").read_text(encoding="utf-8")
+
+
+def test_a_model_can_be_pickled() -> None:
+    model = HireForSequenceClassification(HireConfig.preset("fast", tiny_encoder_config("bert")))
+    assert pickle.loads(pickle.dumps(model)).state_dict().keys() == model.state_dict().keys()

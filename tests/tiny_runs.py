@@ -116,13 +116,19 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def same_runs(one: Path, other: Path) -> None:
-    """Two finished runs have the same metrics and, to the bit, the same weights."""
-    left, right = (json.loads((path / "seed.json").read_text())["metrics"] for path in (one, other))
-    assert left == right
+    """Two finished runs have the same metrics, to the bit the same weights, and evaluations alike all the way."""
+    left, right = (json.loads((path / "seed.json").read_text()) for path in (one, other))
+    assert left["metrics"] == right["metrics"]
+    assert evaluations(left["log"]) == evaluations(right["log"])
     left, right = weights(one), weights(other)
     assert left.keys() == right.keys()
     different = [name for name in left if not torch.equal(left[name], right[name])]
     assert not different
+
+
+def evaluations(log: list[dict[str, float]]) -> list[tuple[int, float]]:
+    """Step and loss of every evaluation; the best checkpoint alone would not show what came after it."""
+    return [(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry]
 
 
 @torch.no_grad()
