@@ -42,6 +42,11 @@ def run(model: torch.nn.Module, batch: dict[str, torch.Tensor]) -> list[torch.Te
         return list(model.eval()(**batch).to_tuple())
 
 
+def agree(actual: list[torch.Tensor], expected: list[torch.Tensor]) -> bool:
+    """Up to the last digit: see `assert_same_outputs` of tiny_models.py, which this process cannot import."""
+    return all(torch.allclose(*pair, atol=1e-6, rtol=1e-5) for pair in zip(actual, expected, strict=True))
+
+
 def base_of(model: torch.nn.Module) -> torch.nn.Module:
     return getattr(model, "hire", model)
 
@@ -67,11 +72,11 @@ def check_entry(folder: Path, entry: str, own: bool) -> list[str]:
     if own:
         demand(not new and not info["unexpected_keys"], f"new or left over: {new} {info['unexpected_keys']}")
         outputs = run(model, expected["batch"])
-        demand(all(map(torch.equal, outputs, expected["outputs"])), "other outputs")
+        demand(agree(outputs, expected["outputs"]), "other outputs")
         complaints += check_saved_again(model, entry, folder)
     elif entry == "AutoModel":
         demand(not new, f"new: {new}")
-        demand(torch.equal(run(model, expected["plain_batch"])[0], expected["hidden"]), "other hidden states")
+        demand(agree(run(model, expected["plain_batch"])[:1], [expected["hidden"]]), "other hidden states")
     else:
         head = {key for key in model.state_dict() if not key.startswith("hire.")}
         demand(bool(new) and new <= head, f"new: {new}, where the head is {head}")
