@@ -39,7 +39,6 @@ setup(
     extras_require=EXTRAS,
     classifiers=[
         "Intended Audience :: Science/Research",
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3.11",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
     ],
