@@ -33,7 +33,7 @@ class LoopScorer(nn.Module):
 
     def __init__(self, scorer: LayerScorer):
         super().__init__()
-        self.dropout = nn.Dropout(scorer.dropout.p)
+        self.dropout = nn.Dropout(scorer.summary.dropout.p)
         self.gru = _library_gru(scorer.summary.gru)
         self.score = nn.Linear(scorer.head.in_features, 1)
         self.score.load_state_dict(scorer.head.state_dict())

@@ -2,13 +2,15 @@
 
 A batch of token vectors is *packed*: only real tokens are kept, step by step, the longest sequence first. Padding
 then costs nothing and cannot change a result. On the CPU the recurrence is a hand-written autograd function
-(`_RecurrentLayer`), which beats `nn.GRU` in three ways: both directions share one batched product a step, the
-gradient of the recurrent weights is one product over all steps instead of one a step, and the sequences shrink as
-they end. On other devices the module is the library's `nn.GRU`, with the same parameters under the same names.
+(`_BiGRULayer`), which beats `nn.GRU` in three ways: the gradient of the recurrent weights is one product over all
+steps instead of one a step, nothing is copied to turn sequences around or to join directions, and the element-wise
+work of a step happens in place, while it is in the cache. On other devices the module is the library's `nn.GRU`, with
+the same parameters under the same names.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +26,6 @@ class Packing:
 
     Attributes:
         index (`torch.LongTensor` of shape `(packed_tokens,)`): flat position (`row * tokens + column`) of each token.
-        mirror (`torch.LongTensor` of shape `(packed_tokens,)`): packed place of the token as far from its sequence's
-            end as this one is from its start. It is its own inverse, and turns a sequence around.
         first, last (`torch.LongTensor` of shape `(batch,)`): packed place of each row's first and last real token.
         example (`torch.LongTensor` of shape `(packed_tokens,)`): the row each token belongs to.
         lengths (`torch.LongTensor` of shape `(batch,)`): real tokens of each row.
@@ -34,7 +34,6 @@ class Packing:
     """
 
     index: torch.Tensor
-    mirror: torch.Tensor
     first: torch.Tensor
     last: torch.Tensor
     example: torch.Tensor
@@ -78,15 +77,12 @@ class Packing:
         example, column = mask.nonzero(as_tuple=True)
         step = mask.cumsum(dim=1)[example, column] - 1
         place = offsets[step] + rank[example]
-        mirrored = offsets[lengths[example] - 1 - step] + rank[example]
 
-        index, mirror, packed_example = torch.empty_like(place), torch.empty_like(place), torch.empty_like(place)
+        index, packed_example = torch.empty_like(place), torch.empty_like(place)
         index[place] = example * columns + column
-        mirror[place] = mirrored
         packed_example[place] = example
         return cls(
             index=index,
-            mirror=mirror,
             first=rank,
             last=offsets[lengths - 1] + rank,
             example=packed_example,
@@ -107,7 +103,6 @@ class Packing:
         columns, example = self.shape[1], spread(self.example)
         return Packing(
             index=example * columns + (self.index % columns).repeat_interleave(times),
-            mirror=spread(self.mirror),
             first=spread(self.first),
             last=spread(self.last),
             example=example,
@@ -147,109 +142,166 @@ def take_rows(rows: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return _TakeRows.apply(rows, index.to(rows.device))
 
 
-class _RecurrentLayer(torch.autograd.Function):
-    """One GRU layer in one or both directions, over packed sequences.
+@dataclass
+class _Direction:
+    """One direction of one layer: PyTorch's cell, run over the steps of a packed batch.
 
-    The cell is PyTorch's: `r = sig(W_r x + U_r h + b_r)`, `z = sig(W_z x + U_z h + b_z)`,
-    `g = tanh(W_g x + b_g + r * (U_g h + c_g))`, `h' = (1 - z) * g + z * h`.
+    `r = sig(W_r x + U_r h + b_r)`, `z = sig(W_z x + U_z h + b_z)`, `g = tanh(W_g x + b_g + r * (U_g h + c_g))`,
+    `h' = (1 - z) * g + z * h`.
 
-    Inputs and outputs are `(directions, packed_tokens, features)`; a backward direction comes turned around already,
-    so that every direction runs forwards and shares the same steps.
+    Attributes:
+        weight_ih, weight_hh, bias_ih, bias_hh (`torch.Tensor`): as in `nn.GRU`, the rows of r, z and g in this order.
+        steps (`list[slice]`): the packed rows of each step, in the order in which this direction takes them. Forwards
+            there are ever fewer of them, backwards ever more; the rows of a sequence are at the same place in all.
+    """
+
+    weight_ih: torch.Tensor
+    weight_hh: torch.Tensor
+    bias_ih: torch.Tensor
+    bias_hh: torch.Tensor
+    steps: list[slice]
+
+    def run(self, inputs: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fill `states` `(packed_tokens, size)`; returns the gates r, z, g side by side and `U_g h + c_g`."""
+        size = self.weight_hh.shape[1]
+        # The biases of r and z simply add up; only that of the candidate must stay inside the reset gate's product.
+        bias = self.bias_ih.clone()
+        bias[: 2 * size] += self.bias_hh[: 2 * size]
+        candidate_bias = self.bias_hh[2 * size :]
+        tokens = max(now.stop for now in self.steps)
+        gates = torch.addmm(bias, inputs[:tokens], self.weight_ih.t())
+        recurrent = gates.new_empty(len(gates), size)
+        weight_rz, weight_g = self.weight_hh.t().split([2 * size, size], dim=1)
+
+        previous = states[:0]
+        for now in self.steps:
+            running = now.stop - now.start
+            reset_update, candidate, inner = gates[now, : 2 * size], gates[now, 2 * size :], recurrent[now]
+            reset, update = reset_update.split(size, dim=1)
+            # Backwards, sequences join that have no state yet: theirs is zero.
+            known = min(len(previous), running)
+            previous = previous[:known]
+            if known:
+                reset_update[:known].addmm_(previous, weight_rz)
+                torch.addmm(candidate_bias, previous, weight_g, out=inner[:known])
+            if known < running:
+                inner[known:] = candidate_bias
+                previous = nn.functional.pad(previous, (0, 0, 0, running - known))
+            reset_update.sigmoid_()
+            candidate.addcmul_(reset, inner).tanh_()
+            torch.lerp(candidate, previous, update, out=states[now])
+            previous = states[now]
+        return gates, recurrent
+
+    def differentiate(
+        self,
+        inputs: torch.Tensor,
+        gates: torch.Tensor,
+        recurrent: torch.Tensor,
+        states: torch.Tensor,
+        grad_states: torch.Tensor | None,
+        grad_final: torch.Tensor,
+        grad_inputs: torch.Tensor | None,
+        buffer: torch.Tensor,
+    ) -> list[torch.Tensor]:
+        """Add to `grad_inputs`; returns the gradients of the weights. `grad_final` is used up."""
+        size = self.weight_hh.shape[1]
+        # One buffer serves both products without a copy: the recurrent one reads the gradients of (U_g h + c_g), r, z,
+        # the one with the inputs those of r, z, g.
+        grads = buffer[: len(gates)]
+        grad_hidden, grad_gates = grads[:, : 3 * size], grads[:, size:]
+        weight_hh = self.weight_hh.roll(size, dims=0)
+
+        for now in reversed(self.steps):
+            reset, update, candidate = gates[now].split(size, dim=1)
+            grad_inner, grad_reset, grad_update, grad_candidate = grads[now].split(size, dim=1)
+            grad = grad_final[: now.stop - now.start]
+            if grad_states is not None:
+                grad += grad_states[now]
+            carried = grad * update
+            torch.sub(grad, carried, out=grad_candidate)
+            # z (h - g) is h' - g, and d sig(x) = s (1 - s) and d tanh(x) = 1 - t^2 are each one multiply-add.
+            torch.sub(states[now], candidate, out=grad_update).mul_(grad_candidate)
+            grad_candidate.addcmul_(grad_candidate * candidate, candidate, value=-1)
+            torch.mul(grad_candidate, reset, out=grad_inner)
+            gated = grad_inner * recurrent[now]
+            torch.addcmul(gated, gated, reset, value=-1, out=grad_reset)
+            if now is not self.steps[0]:
+                torch.addmm(carried, grad_hidden[now], weight_hh, out=grad)
+
+        bias = grads.sum(dim=0)
+        grad_bias_ih, grad_bias_hh = bias[size:], bias[: 3 * size].roll(-size, dims=0)
+        later, earlier = self.successors()
+        grad_weight_hh = (grad_hidden[later].t() @ states[earlier]).roll(-size, dims=0)
+        grad_weight_ih = grad_gates.t() @ inputs[: len(grads)]
+        if grad_inputs is not None:
+            grad_inputs[: len(grads)].addmm_(grad_gates, self.weight_ih)
+        return [grad_weight_ih, grad_weight_hh, grad_bias_ih, grad_bias_hh]
+
+    def successors(self) -> tuple[slice | torch.Tensor, slice | torch.Tensor]:
+        """The packed rows that had a state before them, and the rows of that state."""
+        ordered = sorted(self.steps, key=lambda now: now.start)
+        sizes = [now.stop - now.start for now in ordered]
+        second = slice(sizes[0], ordered[-1].stop)
+        if sizes[0] == sizes[-1]:
+            first = slice(0, ordered[-1].start)
+        else:
+            ranges = [torch.arange(now.start, now.start + size) for now, size in zip(ordered, sizes[1:], strict=False)]
+            first = torch.cat(ranges)
+        return (second, first) if ordered[0] is self.steps[0] else (first, second)
+
+
+class _BiGRULayer(torch.autograd.Function):
+    """A bidirectional GRU layer over packed sequences.
+
+    Takes `(packed_tokens, input_size)`, the packing, `first_token_only` and the weights, forwards before backwards.
+    Returns the states of both directions side by side and, by row of the batch, the final states of both; with
+    `first_token_only`, no states and those at the first token for the final ones.
     """
 
     @staticmethod
-    def forward(ctx, inputs, weight_ih, weight_hh, bias_ih, bias_hh, step_sizes):
-        size = weight_hh.shape[-1]
-        reset_update = slice(0, 2 * size)
-        # The biases of r and z simply add up; only that of the candidate must stay inside the reset gate's product.
-        bias = bias_ih.clone()
-        bias[:, reset_update] += bias_hh[:, reset_update]
-        candidate_bias = bias_hh[:, None, 2 * size :]
-        gates = torch.baddbmm(bias[:, None], inputs, weight_ih.transpose(1, 2))
-        recurrent = gates.new_empty(gates.shape[0], gates.shape[1], size)
-        states = torch.empty_like(recurrent)
-        weight = weight_hh.transpose(1, 2).contiguous()
-
-        start, previous = 0, None
-        for running in step_sizes:
-            now = slice(start, start + running)
-            rz, candidate = gates[:, now, reset_update], gates[:, now, 2 * size :]
-            update = gates[:, now, size : 2 * size]
-            inner = recurrent[:, now]
-            if previous is None:
-                inner.copy_(candidate_bias.expand_as(inner))
-                rz.sigmoid_()
-            else:
-                previous = previous[:, :running]
-                product = torch.bmm(previous, weight)
-                rz.add_(product[..., reset_update]).sigmoid_()
-                torch.add(product[..., 2 * size :], candidate_bias, out=inner)
-            candidate.addcmul_(gates[:, now, :size], inner).tanh_()
-            if previous is None:
-                torch.addcmul(candidate, candidate, update, value=-1, out=states[:, now])
-            else:
-                torch.lerp(candidate, previous, update, out=states[:, now])
-            previous, start = states[:, now], start + running
-        ctx.save_for_backward(inputs, weight_ih, weight_hh, gates, recurrent, states)
-        ctx.step_sizes = step_sizes
-        return states
+    def forward(ctx, inputs, packing, first_token_only, *weights):
+        directions = _directions(packing, first_token_only, weights)
+        states = inputs.new_empty(len(inputs), 2 * weights[1].shape[1])
+        parts = states.chunk(2, dim=1)
+        kept = [direction.run(inputs, part) for direction, part in zip(directions, parts, strict=True)]
+        ends = [packing.first if first_token_only else packing.last, packing.first]
+        final = torch.cat([part.index_select(0, end) for part, end in zip(parts, ends, strict=True)], dim=1)
+        ctx.packing, ctx.first_token_only = packing, first_token_only
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(inputs, states, *kept[0], *kept[1], *weights)
+        return None if first_token_only else states, final
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx, grad_states):
-        inputs, weight_ih, weight_hh, gates, recurrent, states = ctx.saved_tensors
-        step_sizes, size = ctx.step_sizes, weight_hh.shape[-1]
-        starts = _starts(step_sizes)
-        grad_gates = torch.empty_like(gates)
-        grad_candidate = torch.empty_like(states)
-        grad_state = states.new_zeros(states.shape[0], step_sizes[0], size)
-
-        for step in range(len(step_sizes) - 1, -1, -1):
-            running = step_sizes[step]
-            now = slice(starts[step], starts[step] + running)
-            reset, update, candidate = gates[:, now].split(size, dim=-1)
-            grad_reset, grad_update, grad_inner = grad_gates[:, now].split(size, dim=-1)
-            grad = grad_state[:, :running]
-            grad += grad_states[:, now]
-            if step:
-                change = states[:, starts[step - 1] : starts[step - 1] + running] - candidate
-            else:
-                change = -candidate
-            carried = grad * update
-            # d sig(x) = s (1 - s) and d tanh(x) = 1 - t^2, each written as one multiply-add.
-            torch.addcmul(update, update, update, value=-1, out=grad_update).mul_(change).mul_(grad)
-            through = grad_candidate[:, now]
-            torch.sub(grad, carried, out=through)
-            through.addcmul_(through * candidate, candidate, value=-1)
-            torch.mul(through, reset, out=grad_inner)
-            gated = grad_inner * recurrent[:, now]
-            torch.addcmul(gated, gated, reset, value=-1, out=grad_reset)
-            if step:
-                torch.baddbmm(carried, grad_gates[:, now], weight_hh, out=grad)
-
-        grad_bias_hh = grad_gates.sum(dim=1)
-        grad_weight_hh = torch.zeros_like(weight_hh)
-        if len(step_sizes) > 1:
-            previous = torch.cat(
-                [
-                    torch.arange(start, start + running, device=states.device)
-                    for start, running in zip(starts[:-1], step_sizes[1:], strict=True)
-                ]
+    def backward(ctx, grad_states, grad_final):
+        inputs, states, *kept = ctx.saved_tensors
+        kept, weights = [kept[:2], kept[2:4]], kept[4:]
+        grad_inputs = torch.zeros_like(inputs) if ctx.needs_input_grad[0] else None
+        # Shared by the directions: memory that was written to before is much faster to write to.
+        buffer = states.new_empty(len(states), 2 * states.shape[1])
+        grad_weights = []
+        for side, direction in enumerate(_directions(ctx.packing, ctx.first_token_only, weights)):
+            part, grad_part, grad_end = (
+                None if both is None else both.chunk(2, dim=1)[side] for both in (states, grad_states, grad_final)
             )
-            later = grad_gates[:, step_sizes[0] :].transpose(1, 2)
-            grad_weight_hh = torch.bmm(later, states.index_select(1, previous))
-        # From here on the candidate's gradient is the one before the reset gate: that of the input product.
-        grad_gates[..., 2 * size :] = grad_candidate
-        grad_inputs = torch.bmm(grad_gates, weight_ih) if ctx.needs_input_grad[0] else None
-        grad_weight_ih = torch.bmm(grad_gates.transpose(1, 2), inputs)
-        return grad_inputs, grad_weight_ih, grad_weight_hh, grad_gates.sum(dim=1), grad_bias_hh, None
+            # The state that each sequence ends with lies, in packed order, where the sequence's first token does.
+            flowing = part.new_zeros(ctx.packing.shape[0], part.shape[1])
+            if grad_end is not None:
+                flowing.index_copy_(0, ctx.packing.first, grad_end)
+            grad_weights += direction.differentiate(inputs, *kept[side], part, grad_part, flowing, grad_inputs, buffer)
+        return grad_inputs, None, None, *grad_weights
 
 
-def _starts(step_sizes: list[int]) -> list[int]:
-    starts = [0]
-    for running in step_sizes[:-1]:
-        starts.append(starts[-1] + running)
-    return starts
+def _directions(packing: Packing, first_token_only: bool, weights: Sequence[torch.Tensor]) -> list[_Direction]:
+    steps, start = [], 0
+    for running in packing.step_sizes:
+        steps.append(slice(start, start + running))
+        start += running
+    return [
+        _Direction(*weights[:4], steps[:1] if first_token_only else steps),
+        _Direction(*weights[4:], steps[::-1]),
+    ]
 
 
 class PackedBiGRU(nn.GRU):
@@ -306,25 +358,16 @@ class PackedBiGRU(nn.GRU):
     def _packed_forward(self, inputs, packing, first_token_only, dtype):
         final_states = []
         for layer in range(self.num_layers):
-            parameters = [
-                torch.stack([getattr(self, f"{name}_l{layer}"), getattr(self, f"{name}_l{layer}_reverse")]).to(dtype)
+            weights = [
+                getattr(self, f"{name}_l{layer}{side}").to(dtype)
+                for side in ("", "_reverse")
                 for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
             ]
-            turned = take_rows(inputs, packing.mirror)
-            if first_token_only and layer == self.num_layers - 1:
-                begin = inputs[: packing.step_sizes[0]]
-                forwards = _RecurrentLayer.apply(
-                    begin[None], *(parameter[:1] for parameter in parameters), packing.step_sizes[:1]
-                )
-                backwards = _RecurrentLayer.apply(
-                    turned[None], *(parameter[1:] for parameter in parameters), packing.step_sizes
-                )
-                # Read backwards, a sequence ends at its first token.
-                at_first = [take_rows(forwards[0], packing.first), take_rows(backwards[0], packing.last)]
-                return torch.cat(at_first, dim=-1), _joined(final_states, begin)
-            states = _RecurrentLayer.apply(torch.stack([inputs, turned]), *parameters, packing.step_sizes)
-            final_states += [take_rows(states[0], packing.last), take_rows(states[1], packing.last)]
-            inputs = torch.cat([states[0], take_rows(states[1], packing.mirror)], dim=-1)
+            top = first_token_only and layer == self.num_layers - 1
+            inputs, final = _BiGRULayer.apply(inputs, packing, top, *weights)
+            if top:
+                return final, _joined(final_states, final)
+            final_states.append(final)
         return inputs, _joined(final_states, inputs)
 
     def _library_forward(self, packed, packing, first_token_only):

@@ -25,13 +25,14 @@ class GruSummary(nn.Module):
     def __init__(self, config: HireConfig):
         super().__init__()
         size = config.scorer_hidden_size or config.hidden_size
+        self.dropout = nn.Dropout(config.hire_dropout)
         self.gru = PackedBiGRU(config.hidden_size, size, config.scorer_layers)
         self.output_size = 2 * config.scorer_layers * size
 
     def forward(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
         examples, count = packing.shape[0], layers.shape[1]
         # The layers of an example are so many sequences side by side: one call for all of them.
-        _, final_states = self.gru(layers.flatten(0, 1), packing.repeat(count))
+        _, final_states = self.gru(self.dropout(layers).flatten(0, 1), packing.repeat(count))
         return final_states.view(examples, count, -1)
 
 
@@ -41,13 +42,15 @@ class PooledSummary(nn.Module):
     def __init__(self, config: HireConfig):
         super().__init__()
         self.output_size = config.scorer_hidden_size or max(1, config.hidden_size // 4)
+        self.dropout = nn.Dropout(config.hire_dropout)
         self.dense = nn.Linear(2 * config.hidden_size, self.output_size)
 
     def forward(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
         first = layers.index_select(0, packing.first)
         total = packing.unpack(layers.flatten(1)).sum(dim=1).view_as(first)
         mean = total / packing.lengths[:, None, None]
-        return torch.tanh(self.dense(torch.cat([first, mean.to(first.dtype)], dim=-1)))
+        # Dropout of what is read, not of every token, which would cost more than all the rest.
+        return torch.tanh(self.dense(self.dropout(torch.cat([first, mean.to(first.dtype)], dim=-1))))
 
 
 class Score(nn.Linear):
@@ -101,7 +104,6 @@ class LayerScorer(nn.Module):
 
     def __init__(self, config: HireConfig):
         super().__init__()
-        self.dropout = nn.Dropout(config.hire_dropout)
         self.summary = GruSummary(config) if config.scorer == "gru" else PooledSummary(config)
         self.head = Score(self.summary.output_size)  # not `score`: PEFT takes that for the head of a task
 
@@ -112,8 +114,7 @@ class LayerScorer(nn.Module):
         return self.scores(layers, packing)
 
     def scores(self, layers: torch.Tensor, packing: Packing) -> torch.Tensor:
-        summary = self.summary(self.dropout(layers), packing)
-        return self.head(summary).squeeze(-1)
+        return self.head(self.summary(layers, packing)).squeeze(-1)
 
 
 class LayerWeighting(nn.Module):

@@ -48,13 +48,6 @@ class TestPacking:
         assert sum(packing.step_sizes) == len(packing.index) == packing.lengths.sum()
         assert packing.step_sizes[0] == len(mask)
 
-    def test_mirror_turns_each_sequence_around_and_back(self, mask: torch.Tensor) -> None:
-        packing = Packing.from_mask(mask)
-        torch.testing.assert_close(packing.mirror[packing.mirror], torch.arange(len(packing.index)))
-        for row in range(len(mask)):
-            own = (packing.example == row).nonzero().flatten()
-            assert packing.mirror[own].tolist() == own.flip(0).tolist()
-
     def test_unpack_undoes_pack_and_fills_in_zeros(self, mask: torch.Tensor) -> None:
         packing, padded = Packing.from_mask(mask), torch.randn(*mask.shape, 4)
         expected = torch.zeros_like(padded)
@@ -75,7 +68,6 @@ class TestPacking:
         repeated = packing.repeat(3)
         expected = torch.stack([packing.unpack(packing.pack(layer)) for layer in layers], dim=1).flatten(0, 1)
         torch.testing.assert_close(repeated.unpack(side_by_side), expected, atol=0, rtol=0)
-        torch.testing.assert_close(repeated.mirror[repeated.mirror], torch.arange(len(repeated.index)))
         assert repeated.lengths.tolist() == packing.lengths.repeat_interleave(3).tolist()
         assert packing.repeat(1) is packing
 
