@@ -5,14 +5,22 @@ from __future__ import annotations
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
 
+from .configuration_duplicated import BertWithDuplicatedLayersConfig
 from .configuration_hire import HireConfig, RobertaHireConfig
 from .configuration_layerwise import LayerwiseConfig
+from .modeling_duplicated import (
+    BertWithDuplicatedLayers,
+    BertWithDuplicatedLayersForMaskedLM,
+    BertWithDuplicatedLayersForQuestionAnswering,
+    BertWithDuplicatedLayersForSequenceClassification,
+)
 from .modeling_hire import (
     HireForMultipleChoice,
     HireForQuestionAnswering,
@@ -27,7 +35,7 @@ from .modeling_layerwise import LayerwisePreTrainedModel
 
 __version__ = "0.1.0"
 
-for _config in (HireConfig, RobertaHireConfig):
+for _config in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig):
     AutoConfig.register(_config.model_type, _config)
 AutoModel.register(HireConfig, HireModel)
 AutoModel.register(RobertaHireConfig, RobertaHireModel)
@@ -36,8 +44,19 @@ AutoModelForSequenceClassification.register(RobertaHireConfig, RobertaForHIRE)
 AutoModelForTokenClassification.register(HireConfig, HireForTokenClassification)
 AutoModelForQuestionAnswering.register(HireConfig, HireForQuestionAnswering)
 AutoModelForMultipleChoice.register(HireConfig, HireForMultipleChoice)
+AutoModel.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayers)
+AutoModelForMaskedLM.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForMaskedLM)
+AutoModelForSequenceClassification.register(
+    BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForSequenceClassification
+)
+AutoModelForQuestionAnswering.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForQuestionAnswering)
 
 __all__ = [
+    "BertWithDuplicatedLayers",
+    "BertWithDuplicatedLayersConfig",
+    "BertWithDuplicatedLayersForMaskedLM",
+    "BertWithDuplicatedLayersForQuestionAnswering",
+    "BertWithDuplicatedLayersForSequenceClassification",
     "HireConfig",
     "HireForMultipleChoice",
     "HireForQuestionAnswering",

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.configuration_utils import SubConfigSpec
 
+from .configuration_layer_plans import check_layer_plan, is_integer
+
 
 def _view(name: str) -> property:
     """A property that reads and writes the field of the wrapped encoder's config."""
@@ -103,14 +105,8 @@ class LayerwiseConfig(PreTrainedConfig):
                 "since a layer-wise model reads the whole text in both directions."
             )
         check_sizes(encoder)
-        if self.layer_plan is None:
-            return
-        count, plan = self.num_hidden_layers, self.layer_plan
-        if not (isinstance(plan, list) and plan and all(is_integer(layer, 0, count - 1) for layer in plan)):
-            raise ValueError(
-                f"layer_plan={plan!r}: allowed is a non-empty list of layer numbers from 0 to {count - 1} "
-                f"(the encoder has {count} layers)."
-            )
+        if self.layer_plan is not None:
+            check_layer_plan(self.layer_plan, self.num_hidden_layers)
 
     @property
     def num_executed_layers(self) -> int:
@@ -145,11 +141,6 @@ def check_sizes(encoder_config: PreTrainedConfig) -> None:
                 f"encoder_config: a {encoder_config.model_type!r} model has {field}={value!r}; allowed is an encoder "
                 "with one width and one number of layers, such as 'bert' or 'roberta'."
             )
-
-
-def is_integer(value: Any, low: int, high: int | None = None) -> bool:
-    """Whether `value` is a whole number from `low` to `high` (`True` and `False` are not numbers here)."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low and (high is None or value <= high)
 
 
 def is_number(value: Any) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import copy
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import (
@@ -19,6 +20,8 @@ from transformers.models.auto.modeling_auto import (
 
 # In the causal language model table only, yet they read in both directions unless told otherwise.
 BIDIRECTIONAL = ("bert-generation", "xlnet")
+# Fields of a config that say something of each layer.
+PER_LAYER_FIELDS = ("layer_types", "attention_window")
 
 
 def check_encoder(config: PreTrainedConfig) -> None:
@@ -95,6 +98,37 @@ def find_layers(encoder: PreTrainedModel) -> tuple[nn.Module, str]:
     return found[0][1:]
 
 
+def rearrange_fields(config: PreTrainedConfig, count: int, sources: Sequence[int]) -> None:
+    """Make what a config says of each of `count` layers follow the layers to their new places (in place)."""
+    for field in PER_LAYER_FIELDS:
+        values = getattr(config, field, None)
+        if isinstance(values, list) and len(values) == count:
+            setattr(config, field, [values[layer] for layer in sources])
+
+
+def rearrange_layers(
+    weights: Mapping[str, torch.Tensor], path: str, sources: Sequence[int]
+) -> dict[str, torch.Tensor]:
+    """Weights of a stack whose i-th layer is a copy of the layer `sources[i]`.
+
+    Args:
+        weights: names and tensors of the original.
+        path (`str`): where the list of layers is, for example `"bert.encoder.layer"`.
+        sources: layer numbers, in the order of the new stack. A layer used twice is copied, so that nothing is shared.
+    """
+    rearranged, layers = {}, {}
+    for name, value in weights.items():
+        if name.startswith(f"{path}."):
+            number, _, rest = name[len(path) + 1 :].partition(".")
+            layers.setdefault(int(number), {})[rest] = value
+        else:
+            rearranged[name] = value
+    for place, source in enumerate(sources):
+        for rest, value in layers[source].items():
+            rearranged[f"{path}.{place}.{rest}"] = value if source not in sources[:place] else value.clone()
+    return rearranged
+
+
 class PlannedLayers(nn.ModuleList):
     """A list of unique layers that iterates, counts and slices as a plan says.
 
@@ -140,10 +174,7 @@ def install_layer_plan(encoder: PreTrainedModel, plan: list[int]) -> None:
         order = [int(layer / (count / executing.num_hidden_groups)) for layer in plan]
         executing.num_hidden_groups = len(plan)
     executing.num_hidden_layers = len(plan)
-    for field in ("layer_types", "attention_window"):
-        values = getattr(executing, field, None)
-        if isinstance(values, list) and len(values) == count:
-            setattr(executing, field, [values[layer] for layer in plan])
+    rearrange_fields(executing, count, plan)
     setattr(parent, name, PlannedLayers(list(getattr(parent, name)), order))
     share_config(encoder, executing)
 

@@ -25,7 +25,8 @@ from .modeling_hire_layers import (
     at_least_single,
 )
 from .modeling_hire_outputs import HireModelOutput, HireQuestionAnsweringOutput, HireTaskOutput
-from .modeling_layerwise import LayerwisePreTrainedModel, class_loss, sequence_loss
+from .modeling_layerwise import LayerwisePreTrainedModel
+from .modeling_losses import class_loss, sequence_loss, span_loss
 
 
 STREAMING_BYTES = 128 * 2**20
@@ -401,11 +402,7 @@ class HireForQuestionAnswering(HireTaskModel):
         start_logits, end_logits = outputs.logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            losses = []
-            for logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
-                outside = (positions < 0) | (positions >= logits.shape[1])
-                losses.append(class_loss(logits, positions.masked_fill(outside, -100), num_items_in_batch))
-            loss = sum(losses) / 2
+            loss = span_loss(start_logits, end_logits, start_positions, end_positions, num_items_in_batch)
         return HireQuestionAnsweringOutput(
             loss=loss, start_logits=start_logits, end_logits=end_logits, **extras(outputs)
         )

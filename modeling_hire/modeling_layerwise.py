@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
@@ -339,36 +338,3 @@ def place(model: PreTrainedModel, device_map: Any = None, max_memory: dict | Non
 def summarise(keys: list[str]) -> str:
     """The modules that a list of parameter names belongs to."""
     return ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in keys))
-
-
-def sequence_loss(
-    logits: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig, num_items_in_batch: torch.Tensor | int | None
-) -> torch.Tensor:
-    """Mean loss of logits `(..., num_labels)` against labels, of the kind `config.problem_type` or the labels say.
-
-    It is divided by `num_items_in_batch` where a trainer gives it, so that accumulated batches weigh as one.
-    """
-    problem = config.problem_type
-    if problem is None:
-        whole = labels.dtype in (torch.long, torch.int)
-        problem = "multi_label_classification" if not whole else "single_label_classification"
-        problem = "regression" if config.num_labels == 1 else problem
-    if problem == "single_label_classification":
-        return class_loss(logits, labels, num_items_in_batch)
-    labels = labels.to(logits.dtype).view_as(logits)
-    loss_function = functional.mse_loss if problem == "regression" else functional.binary_cross_entropy_with_logits
-    return _mean(loss_function(logits, labels, reduction="sum"), labels.numel(), num_items_in_batch)
-
-
-def class_loss(
-    logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
-) -> torch.Tensor:
-    """Mean cross-entropy of logits `(..., classes)` against class ids `(...)`; a label of -100 does not count."""
-    total = functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten().long(), reduction="sum")
-    return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
-
-
-def _mean(total: torch.Tensor, count: torch.Tensor | int, num_items_in_batch: torch.Tensor | int | None):
-    if torch.is_tensor(num_items_in_batch):
-        num_items_in_batch = num_items_in_batch.to(total.device)
-    return total / (count if num_items_in_batch is None else num_items_in_batch)

@@ -20,7 +20,7 @@ from ..data.labels import to_dataset_ids
 from ..evaluation.glue import build_compute_metrics, predicted_values
 from ..evaluation.submission import write_submission
 from ..hub import publish
-from ..modeling_layerwise import sequence_loss
+from ..modeling_losses import sequence_loss
 from .arguments import ModelArguments, RunArguments
 from .callbacks import DeadScorerCallback
 from .models import OWN_TYPES
