@@ -17,6 +17,8 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
+from .configuration_layer_plans import compose
+
 
 # In the causal language model table only, yet they read in both directions unless told otherwise.
 BIDIRECTIONAL = ("bert-generation", "xlnet")
@@ -129,6 +131,84 @@ def rearrange_layers(
     return rearranged
 
 
+def deepened_config(config: PreTrainedConfig, sources: Sequence[int], untie_passes: bool = False) -> PreTrainedConfig:
+    """A copy of an encoder's configuration whose i-th layer is what layer `sources[i]` was.
+
+    `layer_sources` in it records where each layer comes from in the first original. `untie_passes`: each pass of an
+    ALBERT gets weights of its own.
+
+    Raises:
+        ValueError: for an ALBERT of several groups that would no longer meet each layer's group at its place.
+    """
+    deeper, count = copy.deepcopy(config), config.num_hidden_layers
+    recorded = getattr(config, "layer_sources", None)
+    deeper.layer_sources = compose(recorded, sources)
+    deeper.num_hidden_layers = len(sources)
+    rearrange_fields(deeper, count, sources)
+    if hasattr(config, "num_hidden_groups"):
+        wanted = [group_of_pass(config, layer) for layer in sources]
+        if untie_passes:
+            deeper.num_hidden_groups = len(sources)
+        elif wanted != [group_of_pass(deeper, layer) for layer in range(len(sources))]:
+            raise ValueError(
+                f"duplicate: this plan needs the layer groups {wanted} one after the other, and an ALBERT of "
+                f"{config.num_hidden_groups} groups and {len(sources)} layers runs others; untie the passes "
+                "(untie_passes=True)."
+            )
+    return deeper
+
+
+def group_of_pass(config: PreTrainedConfig, layer: int) -> int:
+    """The group of weights that an ALBERT uses in one of its passes."""
+    return int(layer / (config.num_hidden_layers / config.num_hidden_groups))
+
+
+def deepen(model: PreTrainedModel, sources: Sequence[int], untie_passes: bool = False) -> PreTrainedModel:
+    """A deeper (or shallower) model of the same class, whose i-th layer is a copy of layer `sources[i]`.
+
+    The class itself builds the stack from the new configuration, so that it is what a saved checkpoint will load as.
+
+    Raises:
+        ValueError: if the layers are not found, or differ by position so that the class cannot express the new stack.
+    """
+    base = model.base_model
+    parent, name = find_layers(base)
+    layers = getattr(parent, name)
+    config = deepened_config(model.config, sources, untie_passes)
+    weights = model.state_dict()
+    if name != "albert_layer_groups":
+        blocks = sources
+    else:
+        blocks = [group_of_pass(model.config, layer) for layer in sources] if untie_passes else range(len(layers))
+    path = next(path for path, module in model.named_modules() if module is layers)
+    weights = rearrange_layers(weights, path, blocks)
+    accepts = "add_pooling_layer" in inspect.signature(type(model).__init__).parameters
+    pooler = {"add_pooling_layer": False} if accepts and getattr(base, "pooler", None) is None else {}
+    config._attn_implementation = model.config._attn_implementation
+    deeper, info = type(model).from_pretrained(
+        None,
+        config=config,
+        state_dict=weights,
+        dtype=model.dtype,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # told below, as what does not fit
+        **pooler,
+    )
+    wrong = sorted({*info["missing_keys"], *info["unexpected_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    if wrong:
+        raise ValueError(
+            f"duplicate: the weights of a {model.config.model_type!r} model differ by position or depth ({wrong[0]!r} "
+            "does not fit the new stack), so its class cannot express this plan; allowed is one that leaves such a "
+            "layer where it is."
+        )
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    numbers = {f"{path}.{place}.": f"{path}.{block}." for place, block in enumerate(blocks)}
+    for key, parameter in deeper.named_parameters():
+        source = next((old + key[len(new) :] for new, old in numbers.items() if key.startswith(new)), key)
+        parameter.requires_grad_(source not in frozen)
+    return deeper.to(model.device).train(model.training)
+
+
 class PlannedLayers(nn.ModuleList):
     """A list of unique layers that iterates, counts and slices as a plan says.
 
@@ -171,7 +251,7 @@ def install_layer_plan(encoder: PreTrainedModel, plan: list[int]) -> None:
     count = executing.num_hidden_layers
     order = list(plan)
     if name == "albert_layer_groups":
-        order = [int(layer / (count / executing.num_hidden_groups)) for layer in plan]
+        order = [group_of_pass(executing, layer) for layer in plan]
         executing.num_hidden_groups = len(plan)
     executing.num_hidden_layers = len(plan)
     rearrange_fields(executing, count, plan)

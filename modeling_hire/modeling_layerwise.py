@@ -14,8 +14,17 @@ from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedMode
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
 
+from .configuration_layer_plans import parse_plan
 from .configuration_layerwise import LayerwiseConfig, check_known_fields
-from .modeling_encoder_layers import check_encoder, find_layers, install_layer_plan, pooler_keywords, share_config
+from .modeling_encoder_layers import (
+    check_encoder,
+    deepen,
+    deepened_config,
+    find_layers,
+    install_layer_plan,
+    pooler_keywords,
+    share_config,
+)
 
 
 logger = logging.get_logger(__name__)
@@ -199,6 +208,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
                 from `kwargs`.
             kwargs: how to load (`revision`, `token`, `dtype`, `device_map`, `attn_implementation`, ...) and, by name,
                 fields of the config (`num_labels`, `weighting`, ...). `preset` names a preset of the config's class.
+                `duplicate` (see [`parse_plan`]) duplicates layers of a plain encoder: each copy has its own weights,
+                or with `tie=True` those of its source.
 
         Returns:
             The model, in evaluation mode; with `output_loading_info=True` also the lists of keys.
@@ -240,10 +251,9 @@ class LayerwisePreTrainedModel(PreTrainedModel):
                 f"(type {own!r}). Save its encoder by itself (`model.base_model.encoder.save_pretrained(folder)`) and "
                 "load that."
             )
-        if "preset" in kwargs:
-            raise ValueError(
-                f"preset={kwargs['preset']!r}: {name} has settings of its own; a preset is for a plain encoder."
-            )
+        for key in ("preset", "duplicate", "tie"):
+            if kwargs.pop(key, None) is not None:
+                raise ValueError(f"{key}: {name} has settings of its own; this argument is for a plain encoder.")
         try:
             return super().from_pretrained(name, *args, config=config, **kwargs)
         except TypeError as error:
@@ -255,6 +265,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
     def _from_plain_encoder(cls, name: str, config: LayerwiseConfig | None, hub: dict, kwargs: dict) -> Any:
         with_info = kwargs.pop("output_loading_info", False)
         preset = kwargs.pop("preset", None)
+        duplicate, tie = kwargs.pop("duplicate", None), kwargs.pop("tie", False)
         loading = {key: kwargs.pop(key) for key in LOADING_KEYWORDS if key in kwargs}
         placement = {key: kwargs.pop(key) for key in PLACEMENT_KEYWORDS if key in kwargs}
         internal = [key for key in kwargs if key.startswith("_") or key == "adapter_kwargs"]
@@ -264,6 +275,9 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         if config is None:
             encoder_config = AutoConfig.from_pretrained(name, **hub)
             check_encoder(encoder_config)
+            plain_config = encoder_config
+            if duplicate is not None:
+                encoder_config, fields = duplicated(encoder_config, duplicate, tie, fields)
             make = cls.config_class.from_encoder_config
             config = (
                 make(encoder_config, **fields)
@@ -272,6 +286,9 @@ class LayerwisePreTrainedModel(PreTrainedModel):
             )
         else:
             config = copy.deepcopy(config)
+            plain_config = config.encoder_config
+            if duplicate is not None:
+                config.encoder_config, fields = duplicated(plain_config, duplicate, tie, fields)
             encoder_config = config.encoder_config
             for key, value in fields.items():
                 setattr(config, key, value)
@@ -279,7 +296,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
             check_encoder(encoder_config)
         encoder, info = AutoModel.from_pretrained(
             name,
-            config=copy.deepcopy(encoder_config),
+            config=copy.deepcopy(plain_config),
             output_loading_info=True,
             **{key: value for key, value in loading.items() if key != "trust_remote_code"},
             **pooler_keywords(encoder_config),
@@ -289,6 +306,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
                 f"{name}: the checkpoint lacks encoder weights, for example {sorted(info['missing_keys'])[0]!r}; "
                 f"is it a {encoder_config.model_type!r} checkpoint?"
             )
+        if encoder_config is not plain_config:
+            encoder = deepen(encoder, parse_plan(duplicate, plain_config.num_hidden_layers))
         config.dtype = encoder_config.dtype = encoder.dtype
         # It goes into JSON, and where a local folder lies is nobody's business.
         config.encoder_config._name_or_path = "" if os.path.exists(name) else str(name)
@@ -307,6 +326,20 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         model = place(model.eval(), **placement)
         info = info | {"missing_keys": set(new)}
         return (model, info) if with_info else model
+
+
+def duplicated(
+    encoder_config: PreTrainedConfig, plan: Any, tie: bool, fields: dict[str, Any]
+) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """The configuration of a duplicated encoder, and the fields of the model around it."""
+    sources = parse_plan(plan, encoder_config.num_hidden_layers)
+    if not tie:
+        return deepened_config(encoder_config, sources), fields
+    if fields.get("layer_plan") is not None:
+        raise ValueError(
+            f"layer_plan={fields['layer_plan']!r} and tie=True: tied duplicates are a layer_plan; give one."
+        )
+    return encoder_config, fields | {"layer_plan": sources}
 
 
 def first_row(inputs: dict[str, Any]) -> dict[str, Any]:
