@@ -19,6 +19,7 @@ from modeling_hire.hub import peft_modules, publish, warn_if_moving, write_model
 
 CODE = {
     "configuration_hire.py",
+    "configuration_layer_plans.py",
     "configuration_layerwise.py",
     "modeling_encoder_layers.py",
     "modeling_gru.py",
@@ -26,6 +27,7 @@ CODE = {
     "modeling_hire_layers.py",
     "modeling_hire_outputs.py",
     "modeling_layerwise.py",
+    "modeling_losses.py",
 }
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

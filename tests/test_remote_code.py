@@ -18,6 +18,11 @@ from transformers import PreTrainedModel
 
 import modeling_hire
 from modeling_hire import (
+    BertWithDuplicatedLayers,
+    BertWithDuplicatedLayersConfig,
+    BertWithDuplicatedLayersForMaskedLM,
+    BertWithDuplicatedLayersForQuestionAnswering,
+    BertWithDuplicatedLayersForSequenceClassification,
     HireConfig,
     HireForMultipleChoice,
     HireForQuestionAnswering,
@@ -43,6 +48,11 @@ CLASSES: dict[str, tuple[type[PreTrainedModel], str]] = {
     "planned": (HireForSequenceClassification, "AutoModelForSequenceClassification"),
     "paper": (RobertaForHIRE, "AutoModelForSequenceClassification"),
     "paper-bare": (RobertaHireModel, "AutoModel"),
+    "duplicated-bare": (BertWithDuplicatedLayers, "AutoModel"),
+    "duplicated-words": (BertWithDuplicatedLayersForMaskedLM, "AutoModelForMaskedLM"),
+    "duplicated-sequences": (BertWithDuplicatedLayersForSequenceClassification, "AutoModelForSequenceClassification"),
+    "duplicated-questions": (BertWithDuplicatedLayersForQuestionAnswering, "AutoModelForQuestionAnswering"),
+    "untied-questions": (BertWithDuplicatedLayersForQuestionAnswering, "AutoModelForQuestionAnswering"),
 }
 CHECKS = [
     f"{name}:{entry}"
@@ -57,6 +67,11 @@ CHECKS = [
 def build(name: str, model_class: type[PreTrainedModel]) -> PreTrainedModel:
     if name.startswith("paper"):
         return enliven(model_class(RobertaHireConfig.preset("paper", tiny_encoder_config("roberta")))).eval()
+    if "duplicated" in name or "untied" in name:
+        fields = tiny_encoder_config("bert").to_dict()
+        fields |= {"layer_sources": [0, 0, 1]} if "untied" in name else {"layer_plan": [0, 0, 1, 2]}
+        fields = {key: value for key, value in fields.items() if key != "model_type"}
+        return enliven(model_class(BertWithDuplicatedLayersConfig(**fields))).eval()
     if name == "planned":
         return tiny_model("fast", "modernbert", model_class, layer_plan=[0, 0, 1, 2, 2])
     return tiny_model("paper", "bert", model_class)
@@ -67,7 +82,7 @@ def save(folder: Path, model: PreTrainedModel, own: str) -> None:
     plain = tiny_batch((9, 6))
     choices = {key: value[None] for key, value in plain.items()}
     batch = choices if isinstance(model, HireForMultipleChoice) else plain
-    bare = getattr(model, "hire", model)
+    bare = model.base_model
     tokenizer = tiny_tokenizer()
     texts = tokenizer(["w1 w2 w3", "w4"], padding=True, return_tensors="pt")
     model.save_pretrained(folder)
@@ -79,7 +94,7 @@ def save(folder: Path, model: PreTrainedModel, own: str) -> None:
             "choice_batch": choices,
             "outputs": list(model(**batch).to_tuple()),
             "hidden": bare(**plain).last_hidden_state,
-            "base": bare.state_dict(),
+            "base": {key: value for key, value in bare.state_dict().items() if not key.startswith("pooler.")},
         }
         if own == "AutoModelForSequenceClassification":
             ids = {key: texts[key] for key in ("input_ids", "attention_mask")}
@@ -149,6 +164,7 @@ class TestTravellingFiles:
         copied = {path.name for path in tmp_path.glob("*.py")}
         assert copied == {
             "configuration_hire.py",
+            "configuration_layer_plans.py",
             "configuration_layerwise.py",
             "modeling_encoder_layers.py",
             "modeling_gru.py",
@@ -156,12 +172,13 @@ class TestTravellingFiles:
             "modeling_hire_layers.py",
             "modeling_hire_outputs.py",
             "modeling_layerwise.py",
+            "modeling_losses.py",
         }
         for path in tmp_path.glob("*.py"):
             assert path.read_bytes() == (PACKAGE / path.name).read_bytes()
 
     def test_every_entry_of_a_map_exists(self) -> None:
-        for config_class in (HireConfig, RobertaHireConfig):
+        for config_class in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig):
             for entry in config_class.auto_classes.values():
                 module, _, name = entry.partition(".")
                 assert re.search(rf"^class {name}\b", (PACKAGE / f"{module}.py").read_text(), re.MULTILINE)
