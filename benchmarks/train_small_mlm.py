@@ -14,7 +14,6 @@ tokenizer, and loss and accuracy on masked tokens of the evaluation file over th
 from __future__ import annotations
 
 import argparse
-import gzip
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +34,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from transformers.utils import logging
 
 from benchmarks.measuring import machine, print_table, write_json
+from modeling_hire.data.readers import read_lines
 from modeling_hire.training.models import resolve_checkpoint
 
 
@@ -46,13 +46,6 @@ class MaskedPositionsLM(BertForMaskedLM):
         kept = labels != -100
         logits = self.cls(states[kept])
         return MaskedLMOutput(loss=torch.nn.functional.cross_entropy(logits.float(), labels[kept]), logits=logits)
-
-
-def read_lines(path: str) -> list[str]:
-    """The non-empty lines of a text file, plain or gzip."""
-    opening = gzip.open if path.endswith(".gz") else open
-    with opening(path, "rt", encoding="utf-8") as file:
-        return [line.strip() for line in file if line.strip()]
 
 
 def blocks(paths: Sequence[str], tokenizer: PreTrainedTokenizerBase, size: int) -> list[dict[str, list[int]]]:

@@ -107,6 +107,26 @@ def read_table(path: str | Path) -> Table:
     return table
 
 
+def read_lines(path: str | Path) -> list[str]:
+    """Return the lines of a text file that are not empty, without the white space around them.
+
+    Args:
+        path: The file, plain or gzip-compressed (`.gz`).
+
+    Raises:
+        ValueError: If the file is missing, broken, not UTF-8, or holds no text.
+    """
+    path = Path(path)
+    if not path.is_file():
+        what = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise ValueError(f"Text file {str(path)!r} {what}")
+    lines = [line.strip() for line in _read_text(path, str(path)).split("\n")]
+    lines = [line for line in lines if line]
+    if not lines:
+        raise ValueError(f"{path} is empty: it holds no text")
+    return lines
+
+
 def _read_text(path: Path, source: str) -> str:
     """Return the file's text, unpacked if need be and without a byte-order mark."""
     try:
