@@ -52,7 +52,9 @@ def tiny_mlm(model_type: str) -> PreTrainedModel:
 
 def own_logits(model: PreTrainedModel, text: str, layer: int, normed: str | None) -> tuple[torch.Tensor, torch.Tensor]:
     """The model's own forward, in which a hook swaps another layer in for the last one."""
-    row = {"input_ids": plain_tokenizer()(text, return_tensors="pt")["input_ids"]}
+    row = dict(plain_tokenizer()(text, return_tensors="pt"))
+    if model.config.model_type == "fnet":
+        del row["attention_mask"]  # which it does not know
 
     def swap(module: torch.nn.Module, args: tuple, output: dict) -> dict:
         states = module.get_submodule(normed)(output.hidden_states[layer]) if normed else output.hidden_states[layer]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
 from ..data.arguments import DataArguments
@@ -15,8 +16,8 @@ from ..data.messages import listing
 from ..data.readers import SUFFIXES, Table, read_lines, read_table, split_suffix
 from ..data.sources import read_hub
 from ..data.tasks import TASKS, TaskSpec
-from ..training.arguments import ModelArguments
-from ..training.models import load_source
+from ..modeling_encoder_layers import check_encoder
+from ..training.models import check_tokenizer, resolve_checkpoint
 from .reconstruction_arguments import ProbeArguments
 
 
@@ -42,8 +43,21 @@ def load_masked_lm(name: str, revision: str | None = None) -> tuple[PreTrainedMo
     >>> model, tokenizer = load_masked_lm("google-bert/bert-base-uncased")  # doctest: +SKIP
     ```
     """
-    folder, config, tokenizer = load_source(ModelArguments(encoder=name, encoder_revision=revision, model="last"))
-    where = f"checkpoint={name!r}"
+    where, options = f"checkpoint={name!r}", {"revision": revision, "trust_remote_code": False}
+    folder = resolve_checkpoint(name)
+    try:
+        config = AutoConfig.from_pretrained(folder, **options)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{where}: no model and tokenizer could be read there ({_first_line(error)}). Without a network, name a "
+            "local folder."
+        ) from error
+    check_tokenizer(name, tokenizer, getattr(config, "vocab_size", None))
+    try:
+        check_encoder(config)
+    except ValueError as error:
+        raise ValueError(f"{where}: {str(error).removeprefix('encoder_config: ')}") from error
     if type(config) not in MODEL_FOR_MASKED_LM_MAPPING:
         raise ValueError(
             f"{where}: transformers has no masked language model of type {config.model_type!r}, so there is no output "
@@ -51,26 +65,25 @@ def load_masked_lm(name: str, revision: str | None = None) -> tuple[PreTrainedMo
         )
     try:
         model, report = AutoModelForMaskedLM.from_pretrained(
-            folder,
-            revision=revision,
-            dtype=torch.float32,
-            use_safetensors=True,
-            output_loading_info=True,
-            trust_remote_code=False,
+            folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
         )
-    except (OSError, RuntimeError) as error:
-        raise ValueError(f"{where}: its weights cannot be read: {str(error).strip().splitlines()[0]}") from error
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ValueError(f"{where}: its weights cannot be read: {_first_line(error)}") from error
     missing = sorted(report["missing_keys"])
     if missing:
         encoder = f"{model.base_model_prefix}."
         head = [key for key in missing if not key.startswith(encoder)]
-        what = "an output layer (MLM head)" if head else "all of the encoder"
+        what = "an output layer (MLM head)" if head else "a part of the encoder"
         raise ValueError(
             f"{where}: the checkpoint lacks {what}; these weights would be drawn at random: "
             f"{listing(head or missing, 4)}. Allowed is a checkpoint saved from {type(model).__name__} or from "
             "pre-training."
         )
     return model.eval(), tokenizer
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def read_texts(arguments: ProbeArguments) -> tuple[list[str], str]:
