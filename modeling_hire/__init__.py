@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import Any
+
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -34,6 +37,14 @@ from .modeling_layerwise import LayerwisePreTrainedModel
 
 
 __version__ = "0.1.0"
+
+# Used on the training machine only, and imported at first use.
+_LAZY = {
+    "duplicate_layers": "duplication",
+    "peft_modules": "hub",
+    "predict_spans": "evaluation.predict_spans",
+    "publish": "hub",
+}
 
 for _config in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig):
     AutoConfig.register(_config.model_type, _config)
@@ -68,4 +79,15 @@ __all__ = [
     "RobertaForHIRE",
     "RobertaHireConfig",
     "RobertaHireModel",
+    *_LAZY,
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_LAZY[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

@@ -198,7 +198,21 @@ class BertWithDuplicatedLayers(DuplicatedLayersMixin, BertModel):
 
 
 class BertWithDuplicatedLayersForMaskedLM(DuplicatedLayersMixin, BertForMaskedLM):
-    """[`BertWithDuplicatedLayers`] and BERT's masked language model head. `labels`: token ids or -100."""
+    r"""
+    [`BertWithDuplicatedLayers`] and BERT's masked language model head. `labels`: `(batch, tokens)`, token ids or -100.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from modeling_hire import BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForMaskedLM
+
+    >>> sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    >>> model = BertWithDuplicatedLayersForMaskedLM(BertWithDuplicatedLayersConfig(**sizes, layer_plan=[0, 1, 1]))
+    >>> model(input_ids=torch.tensor([[101, 102]])).logits.shape
+    torch.Size([1, 2, 30522])
+    ```
+    """
 
     plain_class = BertForMaskedLM
 
@@ -218,7 +232,22 @@ class BertWithDuplicatedLayersForMaskedLM(DuplicatedLayersMixin, BertForMaskedLM
 
 
 class BertWithDuplicatedLayersForSequenceClassification(DuplicatedLayersMixin, BertForSequenceClassification):
-    """[`BertWithDuplicatedLayers`] and a classifier or regressor. `labels`: `(batch,)`, ids or scores."""
+    r"""
+    [`BertWithDuplicatedLayers`] and a classifier or regressor. `labels`: `(batch,)`, class ids or scores.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from modeling_hire import BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForSequenceClassification
+
+    >>> sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    >>> config = BertWithDuplicatedLayersConfig(**sizes, layer_plan=[0, 1, 1])
+    >>> model = BertWithDuplicatedLayersForSequenceClassification(config)
+    >>> model(input_ids=torch.tensor([[101, 102]])).logits.shape
+    torch.Size([1, 2])
+    ```
+    """
 
     plain_class = BertForSequenceClassification
 
@@ -238,7 +267,23 @@ class BertWithDuplicatedLayersForSequenceClassification(DuplicatedLayersMixin, B
 
 
 class BertWithDuplicatedLayersForQuestionAnswering(DuplicatedLayersMixin, BertForQuestionAnswering):
-    """[`BertWithDuplicatedLayers`] and BERT's head for the span that answers a question. Positions: `(batch,)`."""
+    r"""
+    [`BertWithDuplicatedLayers`] and BERT's head for the span that answers a question. `start_positions` and
+    `end_positions`: token indices `(batch,)`; an index outside the text counts as no label.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from modeling_hire import BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForQuestionAnswering
+
+    >>> sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    >>> config = BertWithDuplicatedLayersConfig(**sizes, layer_plan=[0, 1, 1])
+    >>> model = BertWithDuplicatedLayersForQuestionAnswering(config)
+    >>> model(input_ids=torch.tensor([[101, 102]])).start_logits.shape
+    torch.Size([1, 2])
+    ```
+    """
 
     plain_class = BertForQuestionAnswering
 
