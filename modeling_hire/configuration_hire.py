@@ -57,7 +57,8 @@ class HireConfig(LayerwiseConfig):
         fusion_num_layers (`int`, *optional*, defaults to 2): GRU layers of the fusion, 0 to 3; 0 is a linear map.
         fusion_hidden_size (`int`, *optional*): width of the fusion GRU per direction. `None` is `hidden_size`.
         fusion_features (`list[str]`, *optional*, defaults to all four):
-            What the fusion reads: `"last"` (R), `"mixture"` (A), `"sum"` (R + A), `"product"` (R * A).
+            What the fusion reads: `"last"` (R), `"mixture"` (A), `"sum"` (R + A), `"product"` (R * A). `"last"` alone
+            leaves nothing for learned weights to do, and is refused with `"dynamic"` and `"static"`.
         hire_dropout (`float`, *optional*, defaults to 0.1): dropout on the inputs of both GRUs and of the head.
         streaming (`str`, *optional*, defaults to `"auto"`):
             Whether inference without gradients mixes the layers as they come instead of holding them all: `"auto"`
@@ -128,6 +129,12 @@ class HireConfig(LayerwiseConfig):
             raise ValueError(f"fusion_features={features!r}: allowed is a non-empty list of {list(FUSION_FEATURES)}.")
         if len(set(features)) < len(features):
             raise ValueError(f"fusion_features={features!r}: allowed is each feature once.")
+        if features == ["last"] and self.weighting in ("dynamic", "static"):
+            raise ValueError(
+                f"fusion_features={features!r}: nothing of the mixture is read, so the weights of "
+                f"weighting={self.weighting!r} would never be trained; allowed is a list with 'mixture', 'sum' or "
+                "'product' in it, or weighting='last', 'mean' or 'random', which have nothing to train."
+            )
         if not (is_number(self.hire_dropout) and 0 <= self.hire_dropout < 1):
             raise ValueError(
                 f"hire_dropout={self.hire_dropout!r}: allowed is a number from 0 up to, not including, 1."

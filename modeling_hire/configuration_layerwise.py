@@ -15,6 +15,9 @@ from transformers.configuration_utils import SubConfigSpec
 from .configuration_layer_plans import check_layer_plan, is_integer
 
 
+PROBLEM_TYPES = (None, "regression", "single_label_classification", "multi_label_classification")
+
+
 def _view(name: str) -> property:
     """A property that reads and writes the field of the wrapped encoder's config."""
 
@@ -79,6 +82,13 @@ class LayerwiseConfig(PreTrainedConfig):
     auto_classes: ClassVar[dict[str, str]] = {}
 
     def __post_init__(self, **kwargs: Any) -> None:
+        if self.encoder_config is not None and not isinstance(self.encoder_config, dict):
+            check_is_config(self.encoder_config)
+        # Every configuration of transformers keeps what it does not know. What is nearly a field was meant as one.
+        own = [field.name for field in fields(self) if field.name not in config_field_names(PreTrainedConfig)]
+        for name in kwargs:
+            if not hasattr(type(self), name) and difflib.get_close_matches(name, own, n=1, cutoff=0.85):
+                check_known_fields(type(self), [name])
         super().__post_init__(**kwargs)
         if self.auto_classes:
             # `save_pretrained` alone would list only the class that was saved, and a checkpoint loaded from the Hub
@@ -94,6 +104,14 @@ class LayerwiseConfig(PreTrainedConfig):
     def check(self) -> None:
         """Raise a `ValueError` that names the first wrong field, its value, and what is allowed."""
         encoder = self.encoder_config
+        if hasattr(encoder, "encoder_config"):
+            raise ValueError(
+                f"encoder_config: {encoder.model_type!r} wraps an encoder itself; allowed is the encoder's own "
+                "configuration (its encoder_config)."
+            )
+        check_choice("problem_type", self.problem_type, PROBLEM_TYPES)
+        if self.num_labels < 1:
+            raise ValueError(f"num_labels={self.num_labels!r}: allowed is 1 (a score) or more.")
         if getattr(encoder, "is_encoder_decoder", False):
             raise ValueError(
                 f"encoder_config: {encoder.model_type!r} is an encoder-decoder (seq2seq) model; "
@@ -124,6 +142,7 @@ class LayerwiseConfig(PreTrainedConfig):
         Raises:
             ValueError: for an unknown field, with the nearest known one.
         """
+        check_is_config(encoder_config)
         check_known_fields(cls, overrides)
         encoder_config = copy.deepcopy(encoder_config)
         # What the source had on top of its encoder is not ours.
@@ -132,8 +151,18 @@ class LayerwiseConfig(PreTrainedConfig):
         return cls(encoder_config=encoder_config, **overrides)
 
 
+def check_is_config(encoder_config: Any) -> None:
+    """Raise a `ValueError` if what should be an encoder's configuration is something else, such as its name."""
+    if not isinstance(encoder_config, PreTrainedConfig):
+        raise ValueError(
+            f"encoder_config={encoder_config!r}: allowed is a configuration, such as "
+            "AutoConfig.from_pretrained(name) returns."
+        )
+
+
 def check_sizes(encoder_config: PreTrainedConfig) -> None:
     """Raise a `ValueError` for an encoder without one width and one number of layers."""
+    check_is_config(encoder_config)
     for field in ("hidden_size", "num_hidden_layers"):
         value = getattr(encoder_config, field, None)
         if not is_integer(value, 1):
@@ -163,12 +192,18 @@ def config_field_names(cls: type[PreTrainedConfig]) -> set[str]:
     return {field.name for field in fields(cls)} | {"num_labels", "dtype", "attn_implementation"}
 
 
-def check_known_fields(cls: type[PreTrainedConfig], names: Iterable[str]) -> None:
-    """Raise a `ValueError` that names the first unknown field and the nearest known one."""
+def check_known_fields(cls: type[PreTrainedConfig], names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Raise a `ValueError` that names the first unknown field and the nearest known one.
+
+    Args:
+        cls: the configuration's class.
+        names: what was given.
+        others: keywords that are no fields, yet may have been meant.
+    """
     known = config_field_names(cls)
     for name in names:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(name, [*known, *others], n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             own = sorted(known - config_field_names(PreTrainedConfig))
             raise ValueError(f"{cls.__name__} has no field {name!r}.{hint} Its own fields: {', '.join(own)}.")

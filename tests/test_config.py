@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from tiny_encoders import tiny_encoder_config
 from tiny_models import tiny_config
 from transformers import AutoConfig, BertConfig, PreTrainedConfig
 
-from modeling_hire import HireConfig, HireModel, LayerwiseConfig, RobertaHireConfig
+from modeling_hire import HireConfig, HireForSequenceClassification, HireModel, LayerwiseConfig, RobertaHireConfig
 
 
 # Field, wrong value, part of the message that says what is allowed.
@@ -49,6 +50,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("fusion_features", "last", "a non-empty list of"),
     ("fusion_features", ["last", "last"], "each feature once"),
     ("fusion_features", [["last"]], "a non-empty list of"),
+    ("fusion_features", ["last"], "allowed is a list with 'mixture', 'sum' or 'product' in it"),
+    ("problem_type", "regresion", "'multi_label_classification'. Did you mean 'regression'?"),
+    ("num_labels", 0, "1 (a score) or more"),
     ("hire_dropout", 1.0, "a number from 0 up to, not including, 1"),
     ("hire_dropout", -0.1, "a number from 0"),
     ("hire_dropout", "0.1", "a number from 0"),
@@ -103,6 +107,38 @@ class TestWrongValues:
             tiny_config(layer_plan=[2])
         assert tiny_config(encoder={"num_hidden_layers": 1}, layer_plan=[0, 0]).layer_indices == [1]
 
+    @pytest.mark.parametrize("weighting", ["dynamic", "static"])
+    def test_include_learned_weights_that_nothing_reads(self, weighting: str) -> None:
+        with pytest.raises(ValueError, match=f"weighting='{weighting}' would never be trained"):
+            tiny_config(weighting=weighting, fusion_features=["last"])
+        assert tiny_config(weighting=weighting, fusion_features=["last", "product"]).weighting == weighting
+
+    @pytest.mark.parametrize("weighting", ["mean", "random", "last"])
+    def test_do_not_include_fixed_weights_that_nothing_reads(self, weighting: str) -> None:
+        assert tiny_config(weighting=weighting, fusion_features=["last"]).fusion_features == ["last"]
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda name: HireConfig(encoder_config=name),
+            lambda name: HireConfig.preset("fast", name),
+            HireConfig.from_encoder_config,
+        ],
+    )
+    def test_include_something_else_than_a_config(self, make: Callable[[Any], Any]) -> None:
+        with pytest.raises(ValueError, match="encoder_config='bert-base': allowed is a configuration, such as Auto"):
+            make("bert-base")
+
+    def test_include_a_config_around_a_config(self) -> None:
+        for make in (HireConfig.from_encoder_config, lambda config: HireConfig(encoder_config=config.to_dict())):
+            with pytest.raises(ValueError, match="encoder_config: 'hire' wraps an encoder itself"):
+                make(tiny_config())
+
+    @pytest.mark.parametrize("model_class", [HireModel, HireForSequenceClassification])
+    def test_include_the_encoders_config_for_a_model(self, model_class: type) -> None:
+        with pytest.raises(ValueError, match="config: a configuration of type 'bert'; allowed is a HireConfig"):
+            model_class(tiny_encoder_config("bert"))
+
     @pytest.mark.parametrize(
         ("encoder", "message"),
         [
@@ -132,6 +168,16 @@ class TestUnknownFields:
         for make in (HireConfig.from_encoder_config, lambda *args, **kw: HireConfig.preset("fast", *args, **kw)):
             with pytest.raises(ValueError, match=f"HireConfig has no field '{name}'. Did you mean '{nearest}'"):
                 make(tiny_encoder_config("bert"), **{name: 1})
+
+    @pytest.mark.parametrize(("name", "nearest"), [("weigthing", "weighting"), ("fusion_layers", "fusion_num_layers")])
+    def test_are_named_by_the_constructor_if_they_are_nearly_known(self, name: str, nearest: str) -> None:
+        with pytest.raises(ValueError, match=f"HireConfig has no field '{name}'. Did you mean '{nearest}'"):
+            HireConfig(encoder_config=tiny_encoder_config("bert"), **{name: 1})
+
+    def test_are_kept_by_the_constructor_otherwise(self, tmp_path: Path) -> None:
+        # As every configuration of transformers does: a note of the user's, or a field of a later version.
+        HireConfig(encoder_config=tiny_encoder_config("bert"), remark="mine", hidden_size=32).save_pretrained(tmp_path)
+        assert HireConfig.from_pretrained(tmp_path).remark == "mine"
 
     def test_are_told_the_known_ones(self) -> None:
         with pytest.raises(ValueError, match="Its own fields: encoder_config, .*layer_plan.*weighting"):

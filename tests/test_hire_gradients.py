@@ -29,7 +29,7 @@ def score_gradients(model: PreTrainedModel) -> list[torch.Tensor]:
 
 
 class TestReach:
-    @pytest.mark.parametrize("setting", [name for name in HIRE_SETTINGS if name != "last only"])
+    @pytest.mark.parametrize("setting", HIRE_SETTINGS)
     @pytest.mark.parametrize("model_class", [HireForSequenceClassification, HireForTokenClassification])
     def test_every_new_parameter(self, setting: str, model_class: type[PreTrainedModel]) -> None:
         model = tiny_model(**HIRE_SETTINGS[setting], model_class=model_class)

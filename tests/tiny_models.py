@@ -50,7 +50,7 @@ HIRE_SETTINGS: dict[str, dict[str, Any]] = {
     "linear fusion, narrow": {"fusion_num_layers": 0, "fusion_hidden_size": 6},
     "one fusion layer": {"fusion_num_layers": 1, "fusion_hidden_size": 6},
     "three fusion layers": {"fusion_num_layers": 3},
-    "last only": {"fusion_features": ["last"]},
+    "last only": {"fusion_features": ["last"], "weighting": "mean"},
     "mixture only": {"fusion_features": ["mixture"]},
     "two features, turned": {"fusion_features": ["product", "last"]},
     "three features": {"fusion_features": ["last", "mixture", "sum"], "fusion_num_layers": 0},
