@@ -108,7 +108,8 @@ class HireModel(HirePreTrainedModel):
             first_token_only (`bool`): F at the first token only, which costs less; sentence tasks read no other.
 
         Raises:
-            ValueError: for a mask of another shape, or an encoder that cannot be read by layer.
+            ValueError: for inputs or a mask of another shape, a hidden state that does not exist, or an encoder that
+                cannot be read by layer.
         """
         named = {
             "input_ids": input_ids,
@@ -118,9 +119,12 @@ class HireModel(HirePreTrainedModel):
             "inputs_embeds": inputs_embeds,
         }
         inputs = {name: value for name, value in named.items() if value is not None} | kwargs
-        packing = self._packing(input_ids if input_ids is not None else inputs_embeds, attention_mask)
+        packing = self._packing(input_ids, inputs_embeds, attention_mask)
         config, encoded = self.config, None
-        keep = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        keep = choose_states(
+            config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            config.num_executed_layers + 1,
+        )
         attend = inputs.get("output_attentions", config.output_attentions or config.encoder_config.output_attentions)
         if attend:
             inputs["output_attentions"] = True
@@ -133,13 +137,19 @@ class HireModel(HirePreTrainedModel):
         return HireModelOutput(
             last_hidden_state=fused,
             layer_weights=weights if output_layer_weights else None,
-            hidden_states=select(encoded.hidden_states, keep) if keep else None,
+            hidden_states=(
+                tuple(state if i in keep else None for i, state in enumerate(encoded.hidden_states)) if keep else None
+            ),
             attentions=getattr(encoded, "attentions", None),
         )
 
-    def _packing(self, tokens: torch.Tensor | None, attention_mask: torch.Tensor | None) -> Packing:
-        if tokens is None:
-            raise ValueError("input_ids=None and inputs_embeds=None: one of the two is needed.")
+    def _packing(
+        self,
+        input_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+    ) -> Packing:
+        tokens = check_tokens(input_ids, inputs_embeds, "batch", "tokens")
         if attention_mask is None:
             attention_mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
         if attention_mask.shape != tokens.shape[:2]:
@@ -172,7 +182,9 @@ class HireModel(HirePreTrainedModel):
         if mode == "never" or self.training or torch.is_grad_enabled() or torch.compiler.is_compiling():
             return False
         rows, columns = packing.shape
-        size = rows * columns * self.config.hidden_size * self.dtype.itemsize * len(self.config.layer_indices)
+        # A replica of DataParallel has no parameters to ask for their type.
+        itemsize = next((p.dtype.itemsize for p in self.parameters() if p.is_floating_point()), 4)
+        size = rows * columns * self.config.hidden_size * itemsize * len(self.config.layer_indices)
         return mode == "always" or size > STREAMING_BYTES
 
     def _stream(self, packing: Packing, inputs: dict[str, Any]):
@@ -200,6 +212,7 @@ class HireTaskModel(HirePreTrainedModel):
     def __init__(self, config: HireConfig, encoder: PreTrainedModel | None = None):
         super().__init__(config)
         self.hire = HireModel(config, encoder)
+        self.num_labels = config.num_labels
         self.dropout = nn.Dropout(config.hire_dropout)
 
     def head(self, fused: torch.Tensor) -> torch.Tensor:
@@ -239,14 +252,31 @@ class HireTaskModel(HirePreTrainedModel):
         return HireTaskOutput(loss=loss, logits=logits, **extras(outputs))
 
 
-def select(states: tuple[torch.Tensor, ...], which: bool | int | list[int]) -> tuple[torch.Tensor | None, ...]:
-    """All hidden states for `True`, or those of the indices, with `None` for the others (as transformers does)."""
-    if which is True:
-        return states
-    chosen = [which] if isinstance(which, int) else which
-    return tuple(
-        state if index in chosen or index - len(states) in chosen else None for index, state in enumerate(states)
-    )
+def check_tokens(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, *axes: str) -> torch.Tensor:
+    """Whichever is given; a `ValueError` if it is neither, or has other axes or an empty one beside the batch."""
+    if input_ids is None and inputs_embeds is None:
+        raise ValueError("input_ids=None and inputs_embeds=None: one of the two is needed.")
+    name, tokens = ("input_ids", input_ids) if input_ids is not None else ("inputs_embeds", inputs_embeds)
+    axes = axes if input_ids is not None else (*axes, "hidden_size")
+    if tokens.dim() != len(axes) or 0 in tokens.shape[1:]:
+        raise ValueError(f"{name} of shape {tuple(tokens.shape)}: allowed is ({', '.join(axes)}), at least 1 of each.")
+    return tokens
+
+
+def choose_states(which: bool | int | list[int] | None, count: int) -> set[int]:
+    """Which of `count` hidden states to return: all for `True`, or those of the indices (negative ones from the end).
+
+    Raises:
+        ValueError: for an index that does not exist.
+    """
+    if isinstance(which, bool) or which is None:
+        return set(range(count)) if which else set()
+    indices = [which] if isinstance(which, int) else list(which)
+    if not all(-count <= index < count for index in indices):
+        raise ValueError(
+            f"output_hidden_states={which!r}: allowed is True, False, or indices from {-count} to {count - 1}."
+        )
+    return {index % count for index in indices}
 
 
 def extras(outputs: HireModelOutput) -> dict[str, Any]:
@@ -349,7 +379,7 @@ class HireForMultipleChoice(HireTaskModel):
         **kwargs: Any,
     ) -> HireTaskOutput:
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        choices = next(value.shape[1] for value in (input_ids, inputs_embeds) if value is not None)
+        choices = check_tokens(input_ids, inputs_embeds, "batch", "choices", "tokens").shape[1]
         flat = [value if value is None else value.flatten(0, 1) for value in given]
         outputs = super().forward(*flat, return_dict=True, **kwargs)
         logits = outputs.logits.view(-1, choices)

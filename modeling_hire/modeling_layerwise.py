@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from torch import nn
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import logging
+from transformers.utils.output_capturing import maybe_install_capturing_hooks
 
 from .configuration_layer_plans import parse_plan
 from .configuration_layerwise import LayerwiseConfig, check_known_fields
@@ -50,6 +53,7 @@ LOADING_KEYWORDS = (
 )
 HUB_KEYWORDS = LOADING_KEYWORDS[:7]
 PLACEMENT_KEYWORDS = ("device_map", "max_memory", "offload_folder", "offload_buffers")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class LayerwisePreTrainedModel(PreTrainedModel):
@@ -73,6 +77,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: if it is no encoder, or the plan cannot be executed in it.
         """
+        check_wraps(type(self), self.config)
         self.config.check()  # a field may have been set since the configuration was made
         config = self.config.encoder_config
         if encoder is None:
@@ -96,6 +101,12 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         """As in transformers. An encoder that executes a plan has a config of its own, which must follow."""
         super().set_attn_implementation(*args, **kwargs)
         self.base_model.encoder.config._attn_implementation = self.config.encoder_config._attn_implementation
+
+    def _replicate_for_data_parallel(self) -> nn.Module:
+        # Transformers hangs its hooks on an encoder when it first runs. Replicas share the original's lists of hooks,
+        # so that every one of them would add its own there, and all would see each layer several times.
+        maybe_install_capturing_hooks(self.base_model.encoder)
+        return super()._replicate_for_data_parallel()
 
     def get_input_embeddings(self) -> nn.Module:
         return self.base_model.encoder.get_input_embeddings()
@@ -164,10 +175,13 @@ class LayerwisePreTrainedModel(PreTrainedModel):
     def _visiting(self, visit: Callable[[int, torch.Tensor], None]) -> Iterator[None]:
         # Hidden state i is the *input* of the i-th layer that runs: what a layer returns may still go through a final
         # norm, and comes as a tuple in some encoders. A tied layer runs more than once, so calls are counted.
-        calls = iter(range(self.config.num_executed_layers))
+        calls, thread = iter(range(self.config.num_executed_layers)), threading.get_ident()
 
-        def hook(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            visit(next(calls), args[0] if args else kwargs["hidden_states"])
+        def hook(module: nn.Module, args: tuple, kwargs: dict | None = None) -> None:
+            # Another thread may run the same layers meanwhile: a server's, or a replica's of DataParallel. It is
+            # called there without `kwargs` if it is being removed here.
+            if threading.get_ident() == thread:
+                visit(next(calls), args[0] if args else kwargs["hidden_states"])
 
         parent, name = find_layers(self.encoder)
         layers = getattr(parent, name)._modules.values()
@@ -225,15 +239,23 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         kwargs.setdefault("use_safetensors", True)  # a pickle can run code when it is read
         if isinstance(config, str | os.PathLike):
             config = cls.config_class.from_pretrained(config, **hub)
-        if config is not None and not hasattr(config, "encoder_config"):
-            raise ValueError(
-                f"config: a configuration of type {config.model_type!r}; allowed is a {cls.config_class.__name__}, "
-                "which wraps the encoder's as its encoder_config."
-            )
+        if config is not None:
+            check_wraps(cls, config)
         try:
             if "encoder_config" in source:
                 return cls._from_own(pretrained_model_name_or_path, args, config, source, kwargs)
             return cls._from_plain_encoder(pretrained_model_name_or_path, config, hub, kwargs)
+        except OSError as error:
+            folder = os.path.join(pretrained_model_name_or_path, kwargs.get("subfolder") or "")
+            files = os.listdir(folder) if os.path.isdir(folder) else ["*.bin"]  # a repository's are not known
+            if "safetensors" not in str(error) or not any(file.endswith(PICKLES) for file in files):
+                raise
+            raise OSError(
+                f"{pretrained_model_name_or_path}: {error} Weights in a pickle (pytorch_model.bin) are refused on "
+                "purpose, since reading a pickle can run code. If you trust the source, convert it once: "
+                f"AutoModel.from_pretrained({str(pretrained_model_name_or_path)!r}, use_safetensors=False)"
+                ".save_pretrained(FOLDER), the tokenizer likewise, and load FOLDER."
+            ) from error
         except Exception as error:
             # By name: a file that travels with a checkpoint imports nothing but torch and transformers.
             if type(error).__name__ != "SafetensorError":
@@ -252,13 +274,17 @@ class LayerwisePreTrainedModel(PreTrainedModel):
                 "load that."
             )
         for key in ("preset", "duplicate", "tie"):
-            if kwargs.pop(key, None) is not None:
-                raise ValueError(f"{key}: {name} has settings of its own; this argument is for a plain encoder.")
+            value = kwargs.pop(key, None)
+            if value:
+                raise ValueError(
+                    f"{key}={value!r}: {name} has settings of its own; this argument is for a plain encoder."
+                )
         try:
             return super().from_pretrained(name, *args, config=config, **kwargs)
         except TypeError as error:
-            if "unexpected keyword" in str(error):
-                raise ValueError(f"{cls.__name__}.from_pretrained: {error}") from error
+            unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+            if unknown and unknown[1] in kwargs:
+                check_known_fields(cls.config_class, [unknown[1]], LOADING_KEYWORDS + PLACEMENT_KEYWORDS)
             raise
 
     @classmethod
@@ -270,7 +296,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         placement = {key: kwargs.pop(key) for key in PLACEMENT_KEYWORDS if key in kwargs}
         internal = [key for key in kwargs if key.startswith("_") or key == "adapter_kwargs"]
         fields = {key: value for key, value in kwargs.items() if key not in internal}
-        check_known_fields(cls.config_class, fields)
+        check_known_fields(cls.config_class, fields, LOADING_KEYWORDS + PLACEMENT_KEYWORDS)
 
         if config is None:
             encoder_config = AutoConfig.from_pretrained(name, **hub)
@@ -340,6 +366,15 @@ def duplicated(
             f"layer_plan={fields['layer_plan']!r} and tie=True: tied duplicates are a layer_plan; give one."
         )
     return encoder_config, fields | {"layer_plan": sources}
+
+
+def check_wraps(cls: type[PreTrainedModel], config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` for a configuration that is an encoder's own, not one around it."""
+    if not hasattr(config, "encoder_config"):
+        raise ValueError(
+            f"config: a configuration of type {config.model_type!r}; allowed is a {cls.config_class.__name__}, "
+            "which wraps the encoder's as its encoder_config."
+        )
 
 
 def first_row(inputs: dict[str, Any]) -> dict[str, Any]:

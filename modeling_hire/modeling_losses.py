@@ -13,13 +13,24 @@ def sequence_loss(
     """Mean loss of logits `(..., num_labels)` against labels, of the kind `config.problem_type` or the labels say.
 
     It is divided by `num_items_in_batch` where a trainer gives it, so that accumulated batches weigh as one.
+
+    Raises:
+        ValueError: for labels whose number does not fit.
     """
     problem = config.problem_type
     if problem is None:
-        whole = labels.dtype in (torch.long, torch.int)
-        problem = "multi_label_classification" if not whole else "single_label_classification"
+        several = labels.is_floating_point() or (labels.dtype == torch.bool and labels.shape == logits.shape)
+        problem = "multi_label_classification" if several else "single_label_classification"
         problem = "regression" if config.num_labels == 1 else problem
-    if problem == "single_label_classification":
+    single = problem == "single_label_classification"
+    expected = logits.shape[:-1] if single or config.num_labels == 1 else logits.shape
+    if labels.numel() != expected.numel():
+        raise ValueError(
+            f"labels of shape {tuple(labels.shape)} and type {labels.dtype}: allowed is shape {tuple(expected)} for "
+            f"problem_type={problem!r} with {config.num_labels} labels. Unless config.problem_type is set, labels "
+            "are class ids if they are whole numbers, and several classes at once if not."
+        )
+    if single:
         return class_loss(logits, labels, num_items_in_batch)
     labels = labels.to(logits.dtype).view_as(logits)
     loss_function = functional.mse_loss if problem == "regression" else functional.binary_cross_entropy_with_logits

@@ -250,7 +250,7 @@ def test_hire_runs_on_a_duplicated_encoder(encoder_type: str, tie: bool, tmp_pat
     assert_same_outputs([states[-1]], expected)
     model.save_pretrained(tmp_path / "hire")
     assert_same_outputs(run(HireForSequenceClassification.from_pretrained(tmp_path / "hire")), run(model))
-    with pytest.raises(ValueError, match="duplicate: .* settings of its own"):
+    with pytest.raises(ValueError, match="duplicate='first:1': .* settings of its own"):
         HireForSequenceClassification.from_pretrained(tmp_path / "hire", duplicate="first:1")
 
 

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import re
+import sys
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
-from tiny_models import assert_same, enliven, gradients, largest_difference, rows, tiny_batch, tiny_config, tiny_model
+from tiny_models import (
+    HEADS,
+    assert_same,
+    enliven,
+    gradients,
+    largest_difference,
+    rows,
+    tiny_batch,
+    tiny_config,
+    tiny_model,
+)
+from torch import nn
 
 from modeling_hire import (
     HireForMultipleChoice,
@@ -47,6 +61,19 @@ def fused_and_weights(model: HireModel, batch: dict[str, torch.Tensor], **kwargs
 def assert_close(actual: list[torch.Tensor], expected: list[torch.Tensor], atol: float = 1e-5) -> None:
     for one, other in zip(actual, expected, strict=True):
         torch.testing.assert_close(one, other, atol=atol, rtol=0)
+
+
+def replica(model: nn.Module) -> nn.Module:
+    """What DataParallel makes of a model for another device: its parameters are plain tensors, and not listed."""
+    copies = {module: module._replicate_for_data_parallel() for module in model.modules()}
+    for module, copy in copies.items():
+        for name, child in module.named_children():
+            setattr(copy, name, copies[child])
+        for name, value in module._parameters.items():
+            if value is not None:
+                setattr(copy, name, value.detach().clone())
+    assert not list(copies[model].parameters())
+    return copies[model]
 
 
 @pytest.fixture(params=["paper", "fast"])
@@ -113,9 +140,50 @@ class TestBatches:
         with pytest.raises(ValueError, match=r"attention_mask of shape \(5, 1, 9\).*allowed is \(batch, tokens\)"):
             model(batch["input_ids"], batch["attention_mask"][:, None])
 
-    def test_no_input_is_refused(self, model: HireModel) -> None:
+    @pytest.mark.parametrize("model_class", [HireModel, *HEADS])
+    def test_no_input_is_refused(self, model_class: type) -> None:
         with pytest.raises(ValueError, match="input_ids=None and inputs_embeds=None"):
-            model()
+            tiny_model("fast", model_class=model_class)()
+
+    @pytest.mark.parametrize(
+        ("name", "shape", "allowed"),
+        [
+            ("input_ids", (9,), "(batch, tokens)"),
+            ("input_ids", (2, 0), "(batch, tokens), at least 1 of each"),
+            ("input_ids", (2, 3, 4), "(batch, tokens)"),
+            ("inputs_embeds", (2, 9), "(batch, tokens, hidden_size)"),
+        ],
+    )
+    def test_input_of_another_shape_is_refused(self, name: str, shape: tuple[int, ...], allowed: str) -> None:
+        values = torch.zeros(shape, dtype=torch.long if name == "input_ids" else torch.float)
+        with pytest.raises(ValueError, match=re.escape(f"{name} of shape {shape}: allowed is {allowed}")):
+            tiny_model("fast")(**{name: values})
+
+    def test_texts_without_choices_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"input_ids of shape \(5, 9\): allowed is \(batch, choices, tokens\)"):
+            tiny_model("fast", model_class=HireForMultipleChoice)(**tiny_batch(LENGTHS))
+
+
+class TestHiddenStates:
+    @pytest.mark.parametrize("which", [0, 2, -1, [0, -2], [1, 3]])
+    def test_are_chosen_by_index(self, model: HireModel, which: int | list[int]) -> None:
+        batch = tiny_batch(LENGTHS)
+        everything = model(**batch, output_hidden_states=True).hidden_states
+        some = model(**batch, output_hidden_states=which).hidden_states
+        chosen = {index % 4 for index in ([which] if isinstance(which, int) else which)}
+        assert len(everything) == len(some) == 4
+        for index, (state, expected) in enumerate(zip(some, everything, strict=True)):
+            assert state is None if index not in chosen else torch.equal(state, expected)
+
+    @pytest.mark.parametrize("which", [None, False, []])
+    def test_are_not_returned_unasked(self, model: HireModel, which: Any) -> None:
+        assert model(**tiny_batch(LENGTHS), output_hidden_states=which).hidden_states is None
+
+    @pytest.mark.parametrize("which", [4, -5, [0, 9]])
+    def test_that_do_not_exist_are_refused(self, model: HireModel, which: Any) -> None:
+        message = f"output_hidden_states={which!r}: allowed is True, False, or indices from -4 to 3"
+        with pytest.raises(ValueError, match=re.escape(message)):
+            model(**tiny_batch(LENGTHS), output_hidden_states=which)
 
 
 class TestStreaming:
@@ -181,6 +249,32 @@ class TestStreaming:
         with torch.no_grad():
             outputs = model(**batch, **{asked: True})
         assert len(outputs[asked.removeprefix("output_")]) >= 3
+
+    @pytest.mark.parametrize("overrides", [{}, {"layer_plan": [0, 0, 1, 2]}])
+    def test_threads_do_not_see_each_other(self, overrides: dict[str, Any]) -> None:
+        model = tiny_model("fast", streaming="always", **overrides)
+        batches = [tiny_batch((40, 30, 20)), tiny_batch((50, 45, 5), seed=3)]
+
+        def logits(number: int) -> torch.Tensor:
+            with torch.no_grad():
+                return model(**batches[number % 2]).logits
+
+        expected, interval = [logits(0), logits(1)], sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(4) as pool:
+                actual = list(pool.map(logits, range(80)))
+        finally:
+            sys.setswitchinterval(interval)
+        assert_close(actual, expected * 40)
+
+    @pytest.mark.parametrize("streaming", ["auto", "always"])
+    def test_replicas_have_no_parameters_and_work(self, streaming: str, batch: dict[str, torch.Tensor]) -> None:
+        model = tiny_model("paper", streaming=streaming)
+        copies = [replica(model), replica(model)]  # before the first forward pass, as DataParallel makes them
+        with torch.no_grad():
+            for copy in (*copies, model):
+                torch.testing.assert_close(copy(**batch).logits, tiny_model("paper")(**batch).logits)
 
     def test_gives_way_to_gradients(self, batch: dict[str, torch.Tensor]) -> None:
         model = tiny_model(streaming="always")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -171,3 +172,37 @@ class Texts(Dataset):
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         return rows(self.batch, index)
+
+
+class TestLabels:
+    @pytest.mark.parametrize("dtype", [torch.long, torch.int, torch.int16, torch.int8, torch.uint8, torch.bool])
+    def test_whole_numbers_are_class_ids_whatever_their_type(
+        self, dtype: torch.dtype, batch: dict[str, torch.Tensor]
+    ) -> None:
+        model, labels = tiny_model("fast"), torch.tensor([1, 0, 1])
+        logits = model(**batch).logits
+        expected = functional.cross_entropy(logits, labels)
+        torch.testing.assert_close(model(**batch, labels=labels.to(dtype)).loss, expected)
+        torch.testing.assert_close(model(**batch, labels=labels.to(dtype)[:, None]).loss, expected)
+
+    @pytest.mark.parametrize("dtype", [torch.float, torch.bfloat16, torch.bool])
+    def test_one_of_each_class_means_several_at_once(self, dtype: torch.dtype, batch: dict[str, torch.Tensor]) -> None:
+        model, labels = tiny_model("fast"), torch.tensor([[1, 0], [1, 1], [0, 0]])
+        expected = functional.binary_cross_entropy_with_logits(model(**batch).logits, labels.float())
+        torch.testing.assert_close(model(**batch, labels=labels.to(dtype)).loss, expected)
+
+    @pytest.mark.parametrize(
+        ("labels", "overrides", "said"),
+        [
+            (torch.tensor([0.0, 1.0, 0.0]), {}, "(3,) and type torch.float32: allowed is shape (3, 2) for problem_t"),
+            (torch.tensor([0, 1]), {}, "(2,) and type torch.int64: allowed is shape (3,) for problem_type='single"),
+            (torch.zeros(3, 2).long(), {}, "(3, 2) and type torch.int64: allowed is shape (3,) for problem_type='s"),
+            (torch.zeros(2), {"num_labels": 1}, "allowed is shape (3,) for problem_type='regression' with 1 labels"),
+            (torch.zeros(3), {"num_labels": 3, "problem_type": "regression"}, "allowed is shape (3, 3) for problem"),
+        ],
+    )
+    def test_of_another_shape_are_refused(
+        self, labels: torch.Tensor, overrides: dict[str, Any], said: str, batch: dict[str, torch.Tensor]
+    ) -> None:
+        with pytest.raises(ValueError, match=re.escape(f"labels of shape {said}" if said[0] == "(" else said)):
+            tiny_model("fast", **overrides)(**batch, labels=labels)

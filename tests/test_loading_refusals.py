@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -56,8 +57,22 @@ class TestDamage:
     def test_weights_in_a_pickle(self, checkpoint: Path) -> None:
         (checkpoint / "model.safetensors").unlink()
         torch.save({}, checkpoint / "pytorch_model.bin")
-        with pytest.raises(OSError, match="no file named model.safetensors"):
+        with pytest.raises(OSError, match="no file named model.safetensors.*refused on purpose") as error:
             HireForSequenceClassification.from_pretrained(checkpoint)
+        assert len(str(error.value).splitlines()) == 1, "scripts show the first line"
+
+    def test_weights_in_a_pickle_can_be_converted_as_the_message_says(self, tmp_path: Path) -> None:
+        plain = AutoModelForMaskedLM.from_config(tiny_encoder_config("bert"))
+        plain.save_pretrained(tmp_path / "pickled")
+        (tmp_path / "pickled" / "model.safetensors").unlink()
+        torch.save(plain.state_dict(), tmp_path / "pickled" / "pytorch_model.bin")
+        with pytest.raises(OSError) as error:
+            HireForSequenceClassification.from_pretrained(tmp_path / "pickled")
+        code = re.search(r"AutoModel\.from_pretrained\(.*\)\.save_pretrained\(FOLDER\)", str(error.value))
+        eval(code[0], {"AutoModel": AutoModel, "FOLDER": tmp_path / "converted"})
+        model = HireForSequenceClassification.from_pretrained(tmp_path / "converted", preset="fast")
+        weights = plain.bert.state_dict()
+        assert all(torch.equal(value, weights[name]) for name, value in model.hire.encoder.state_dict().items())
 
     def test_missing_folder(self, tmp_path: Path) -> None:
         with pytest.raises(OSError, match="nowhere"):
@@ -73,10 +88,10 @@ class TestKeywords:
         with pytest.raises(ValueError, match="weigthing"):
             HireForSequenceClassification.from_pretrained(checkpoint, weigthing="mean")
 
-    def test_unknown_one_is_told_the_nearest(self, tmp_path: Path) -> None:
-        AutoModel.from_config(tiny_encoder_config("bert")).save_pretrained(tmp_path)
-        with pytest.raises(ValueError, match="HireConfig has no field 'weigthing'. Did you mean 'weighting'"):
-            HireForSequenceClassification.from_pretrained(tmp_path, weigthing="mean")
+    @pytest.mark.parametrize(("name", "nearest"), [("weigthing", "weighting"), ("revison", "revision")])
+    def test_unknown_one_is_told_the_nearest(self, checkpoint: Path, name: str, nearest: str) -> None:
+        with pytest.raises(ValueError, match=f"HireConfig has no field '{name}'. Did you mean '{nearest}'"):
+            HireForSequenceClassification.from_pretrained(checkpoint, **{name: "mean"})
 
     def test_wrong_value(self, checkpoint: Path) -> None:
         with pytest.raises(ValueError, match="weighting='means': allowed is one of .* Did you mean 'mean'"):
