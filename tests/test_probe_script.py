@@ -17,6 +17,7 @@ from tiny_runs import save_encoder, write_rows, write_task
 from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, BertForSequenceClassification
 
 import run_probe
+from modeling_hire import BertWithDuplicatedLayersForMaskedLM
 from modeling_hire.analysis import reconstruction_run
 from modeling_hire.analysis.reconstruction import ReconstructionProbe
 
@@ -127,6 +128,24 @@ def test_yaml_and_the_places_of_the_checkpoint(checkpoint: Path, text_file: Path
     assert list(result["duplicated"]) == ["2,1,1"] and result["text"]["texts"] == 2 and len(result["changes"]) == 3
     again = probe(config, "--checkpoint", checkpoint, "--max_tokens=9", "--output_dir", tmp_path / "two")
     assert again == result
+
+
+@pytest.mark.parametrize("tie", [True, False])
+def test_a_saved_duplicated_model_is_probed_like_the_plan(
+    checkpoint: Path, text_file: Path, tmp_path: Path, tie: bool
+) -> None:
+    model = BertWithDuplicatedLayersForMaskedLM.from_pretrained(checkpoint, duplicate="first:1", tie=tie)
+    model.save_pretrained(tmp_path / "deep")
+    tiny_tokenizer().save_pretrained(tmp_path / "deep")
+    flags = ["--text_file", text_file, "--remove", "--output_dir"]
+    deep = probe(tmp_path / "deep", *flags, tmp_path / "one")
+    planned = probe(checkpoint, *flags, tmp_path / "two", "--duplicate", "first:1")["duplicated"]["first:1"]
+    assert len(deep["original"]["layers"]) == 5 and len(deep["changes"]) == 4
+    for one, other in zip(deep["original"]["layers"], planned["layers"], strict=True):
+        assert one["content"] == pytest.approx(other["content"], abs=1e-5)
+    # Without the copy it is the original again.
+    undone, original = deep["changes"][1], probe(checkpoint, *flags, tmp_path / "three")["original"]["layers"][-1]
+    assert undone["content"]["loss"] == pytest.approx(original["content"]["loss"], abs=1e-5)
 
 
 # ---- where text comes from ------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
+from transformers.utils import logging
 
 from ..data.arguments import DataArguments
 from ..data.columns import find_columns, take_texts
@@ -63,12 +64,16 @@ def load_masked_lm(name: str, revision: str | None = None) -> tuple[PreTrainedMo
             f"{where}: transformers has no masked language model of type {config.model_type!r}, so there is no output "
             "layer to probe."
         )
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # what is missing is said below, and is no advice to train it
     try:
         model, report = AutoModelForMaskedLM.from_pretrained(
             folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
         )
     except (OSError, RuntimeError, SafetensorError) as error:
         raise ValueError(f"{where}: its weights cannot be read: {_first_line(error)}") from error
+    finally:
+        logging.set_verbosity(verbosity)
     missing = sorted(report["missing_keys"])
     if missing:
         encoder = f"{model.base_model_prefix}."
