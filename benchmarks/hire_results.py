@@ -10,20 +10,18 @@ on the development set: no checkpoint is chosen by them.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import shutil
-import statistics
-import subprocess
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 
-HERE = Path(__file__).resolve().parent
-ROOT, RESULTS = HERE.parent, HERE / "results" / "hire"
+# So that it runs as a file as well as a module.
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.experiments import RESULTS as ALL_RESULTS
+from benchmarks.experiments import SEED_COLUMNS, cells, main, read, table
+
+
+RESULTS = ALL_RESULTS / "hire"
 TASKS = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 MODELS = {
     "last": ["--model", "last"],
@@ -46,11 +44,11 @@ FROZEN = (
 
 
 def experiments() -> dict[str, list[str]]:
-    """Name to arguments of `run_glue.py`, in the order to run them."""
+    """Name to command, in the order to run them."""
 
     def command(task: str, *parts: str | list[str]) -> list[str]:
         flags = [flag for part in parts for flag in (part.split() if isinstance(part, str) else part)]
-        return [f"configs/hire/minilm/{task}.yaml", *COMMON, *flags]
+        return ["run_glue.py", f"configs/hire/minilm/{task}.yaml", *COMMON, *flags]
 
     plan = {f"models-cola-{model}": command("cola", CAPS["cola"], flags) for model, flags in MODELS.items()}
     for weighting in ("mean", "random", "static", "last"):
@@ -67,73 +65,34 @@ def experiments() -> dict[str, list[str]]:
     return plan
 
 
-def run_one(name: str, arguments: list[str], dataset_dir: str) -> None:
-    """Run one experiment and keep its metrics; the checkpoints are not kept."""
-    target, output = RESULTS / f"{name}.json", ROOT / "outputs" / "results" / name
-    if target.exists():
-        return
-    shutil.rmtree(output, ignore_errors=True)
-    command = [sys.executable, "run_glue.py", *arguments, "--output_dir", str(output)]
-    started = time.perf_counter()
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--dataset_dir", dataset_dir], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    seconds = time.perf_counter() - started
-    if done.returncode:
-        print(f"{name}: failed\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}", flush=True)
-        return
-    content = json.loads((output / "results.json").read_text(encoding="utf-8"))
-    flags = " ".join(arguments)
-    logs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(output.glob("seed-*/seed.json"))]
-    dead = [entry["dead_scores"] for log in logs for entry in log["log"] if "dead_scores" in entry]
-    record = {
-        "command": f"python run_glue.py {flags} --dataset_dir DIR --output_dir OUT",
-        "metrics": content["metrics"],
-        "majority": content["majority"],
-        "seconds": round(seconds),
-        "largest_share_of_dead_scores": max(dead, default=None),
-    }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    shutil.rmtree(output)
-    print(f"{name}: {seconds:.0f} s", flush=True)
-
-
-def cells(name: str, split: str, metric: str) -> list[str]:
+def scores(name: str, split: str, metric: str) -> list[str]:
     """Mean, standard deviation and the seeds of one experiment."""
-    path = RESULTS / f"{name}.json"
-    if not path.exists():
-        return ["not run", "", ""]
-    metrics = json.loads(path.read_text(encoding="utf-8"))["metrics"]
-    values = [100 * by_split[split][metric] for by_split in metrics.values()]
-    return [f"{statistics.mean(values):.1f}", f"{statistics.stdev(values):.1f}", " ".join(f"{v:.1f}" for v in values)]
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [header, ["---"] * len(header), *rows]) + "\n"
+    return cells(RESULTS, name, split, metric)
 
 
 def tables() -> str:
     """All tables of docs/results.md, with the metrics times 100."""
-    seeds = ["mean", "std", "seeds 1 2 3"]
+    seeds = list(SEED_COLUMNS)
     mcc = ("validation", "matthews_correlation")
     parts = ["### CoLA and RTE\n"]
     rows = [
-        [model, *cells(f"models-cola-{model}", *mcc), *cells(f"models-rte-{model}", "validation", "accuracy")]
+        [
+            model,
+            *scores(f"models-cola-{model}", *mcc),
+            *scores(f"models-rte-{model}", "validation", "accuracy"),
+        ]
         for model in MODELS
     ]
     parts.append(table(["model", *(f"CoLA {s}" for s in seeds), *(f"RTE {s}" for s in seeds)], rows))
     parts.append("### Weighting (preset `fast`, CoLA)\n")
     names = {"dynamic": "models-cola-fast"} | {w: f"weighting-cola-{w}" for w in ("mean", "random", "static", "last")}
-    parts.append(table(["weighting", *seeds], [[w, *cells(name, *mcc)] for w, name in names.items()]))
+    parts.append(table(["weighting", *seeds], [[w, *scores(name, *mcc)] for w, name in names.items()]))
     parts.append("### Fusion layers (preset `fast`, CoLA)\n")
     depths = {"0": "fusion-cola-0", "1": "models-cola-fast", "2": "fusion-cola-2", "3": "fusion-cola-3"}
-    parts.append(table(["fusion_num_layers", *seeds], [[d, *cells(name, *mcc)] for d, name in depths.items()]))
+    parts.append(table(["fusion_num_layers", *seeds], [[d, *scores(name, *mcc)] for d, name in depths.items()]))
     parts.append("### Fusion width (preset `fast`, CoLA)\n")
     widths = {"96 (d/4)": "width-cola-96", "192 (d/2)": "models-cola-fast", "384 (d)": "width-cola-384"}
-    parts.append(table(["fusion_hidden_size", *seeds], [[w, *cells(name, *mcc)] for w, name in widths.items()]))
+    parts.append(table(["fusion_hidden_size", *seeds], [[w, *scores(name, *mcc)] for w, name in widths.items()]))
     parts.append("### Frozen encoder\n")
     rows = []
     for task in TASKS:
@@ -141,11 +100,9 @@ def tables() -> str:
             task, "accuracy"
         )
         split = "validation_matched" if task == "mnli" else "validation"
-        last, fast = (cells(f"frozen-{task}-{model}", split, metric) for model in ("last", "fast"))
-        path = RESULTS / f"frozen-{task}-last.json"
-        floor = ""
-        if path.exists():
-            floor = f"{100 * json.loads(path.read_text(encoding='utf-8'))['majority'][split][metric]:.1f}"
+        last, fast = (scores(f"frozen-{task}-{model}", split, metric) for model in ("last", "fast"))
+        record = read(RESULTS, f"frozen-{task}-last")
+        floor = "" if record is None else f"{100 * record['majority'][split][metric]:.1f}"
         rows.append([task, metric, floor, *last, *fast])
     parts.append(
         table(["task", "metric", "majority", *(f"last {s}" for s in seeds), *(f"fast {s}" for s in seeds)], rows)
@@ -153,22 +110,12 @@ def tables() -> str:
     return "\n".join(parts)
 
 
-def main() -> None:
-    """Run the experiments, or print their tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=["run", "tables"])
-    parser.add_argument("--only", nargs="*", default=[""], help="Run the experiments whose names start so.")
-    parser.add_argument("--workers", type=int, default=2, help="Experiments at a time, one thread each.")
-    parser.add_argument("--dataset_dir", default="../shared/data/glue")
-    options = parser.parse_args()
-    if options.action == "tables":
-        print(tables())
-        return
-    chosen = {name: flags for name, flags in experiments().items() if name.startswith(tuple(options.only))}
-    with ThreadPoolExecutor(options.workers) as pool:
-        for future in [pool.submit(run_one, name, flags, options.dataset_dir) for name, flags in chosen.items()]:
-            future.result()
-
-
 if __name__ == "__main__":
-    main()
+    main(
+        __doc__,
+        experiments(),
+        lambda name, folder: ["--dataset_dir", folder],
+        tables,
+        RESULTS,
+        dataset_dir="../shared/data/glue",
+    )
