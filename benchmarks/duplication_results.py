@@ -4,7 +4,8 @@
     python benchmarks/duplication_results.py tables
 
 Each experiment is one command with three seeds on all-MiniLM-L6-v2 (6 layers): the original (`all:1`), and `first:k`
-duplication, with the same settings. Scores are those of the last epoch on the development set: no checkpoint is chosen by them.
+duplication, with the same settings. Scores are those of the last epoch on the development set: no checkpoint is
+chosen by them.
 """
 
 from __future__ import annotations
