@@ -10,25 +10,15 @@ A YAML file may come first; flags override it. `--help` lists all keys.
 
 from __future__ import annotations
 
-import sys
-
 from modeling_hire.data.arguments import DataArguments
-from modeling_hire.training.arguments import ModelArguments, RunArguments
-from modeling_hire.training.classification import train
-from modeling_hire.training.preparation import prepare
-from modeling_hire.training.yaml_arguments import YamlArgumentParser
+from modeling_hire.training.arguments import RunArguments
+from modeling_hire.training.classification import Classification
+from modeling_hire.training.script import run_script
 
 
 def main(argv: list[str] | None = None) -> None:
     """Parse the command line and run."""
-    parser = YamlArgumentParser([ModelArguments, DataArguments, RunArguments], description=__doc__)
-    try:
-        prepared = prepare(*parser.parse(sys.argv[1:] if argv is None else argv))
-    except (ValueError, ImportError) as error:
-        # What is wrong and what is allowed is in the message; where we noticed is not the user's concern. What goes
-        # wrong later, in training, is shown whole.
-        sys.exit(f"run_glue.py: {error}")
-    train(prepared)
+    run_script("run_glue.py", __doc__, Classification, DataArguments, RunArguments, argv)
 
 
 if __name__ == "__main__":

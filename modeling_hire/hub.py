@@ -39,11 +39,11 @@ CARD_TEMPLATE = """---
 {{ advice }}
 
 ```python
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import {{ auto_class }}, AutoTokenizer
 
 name, revision = "{{ repository }}", "<commit sha>"
 tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
-model = AutoModelForSequenceClassification.from_pretrained(
+model = {{ auto_class }}.from_pretrained(
     name, revision=revision{{ ", trust_remote_code=True" if custom_code }}
 )
 ```
@@ -118,6 +118,8 @@ def write_model_card(
     dataset_config: str | None = None,
     layer_weights: Mapping[int, float] | None = None,
     custom_code: bool = True,
+    auto_class: str = "AutoModelForSequenceClassification",
+    pipeline: str = "text-classification",
 ) -> Path:
     """Write `README.md`: base model, data, metrics, layer weights, settings, and how to load the model safely.
 
@@ -131,6 +133,8 @@ def write_model_card(
         settings: training settings, in the order to show them.
         layer_weights: mean weight of each hidden state (0 is the embedding output), if the model weighs layers.
         custom_code: whether the model's class comes with the checkpoint.
+        auto_class: class of transformers that loads it.
+        pipeline: name of the task on the Hub.
 
     Returns:
         The file written.
@@ -138,7 +142,7 @@ def write_model_card(
     names = sorted({name for values in metrics.values() for name in values})
     measured = [
         EvalResult(
-            task_type="text-classification",
+            task_type=pipeline,
             dataset_type=dataset,
             dataset_name=title.partition(":")[0],
             dataset_config=dataset_config,
@@ -155,7 +159,7 @@ def write_model_card(
         datasets=[dataset] if dataset else None,
         library_name="transformers",
         metrics=names or None,
-        pipeline_tag="text-classification",
+        pipeline_tag=pipeline,
         tags=["modeling_hire", *(["custom_code"] if custom_code else [])],
         eval_results=measured or None,
         model_name=repository,
@@ -183,6 +187,7 @@ def write_model_card(
         layers=layers,
         training=markdown_table(["setting", "value"], [[f"`{key}`", value] for key, value in settings.items()]),
         custom_code=custom_code,
+        auto_class=auto_class,
         advice=ADVICE_FOR_CODE if custom_code else ADVICE,
     )
     path = Path(folder) / "README.md"
@@ -213,6 +218,15 @@ def publish(
 
     Raises:
         ValueError: if the folder is no checkpoint, or its `auto_map` points to code in another repository.
+
+    Example:
+
+    ```python
+    >>> from modeling_hire import publish
+
+    >>> publish("outputs/hire/cola", "you/roberta-hire-cola", private=True)  # doctest: +SKIP
+    '86b5e0934494bd15c9632b12f734a8a67f723594'
+    ```
     """
     folder = Path(folder)
     if not (folder / "config.json").is_file() or not list(folder.glob("*.safetensors")):

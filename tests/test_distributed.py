@@ -65,7 +65,7 @@ class Look(TrainerCallback):
 
 def first_gradients(base: Path, output: Path, task: str, model: str, size: int, steps: int) -> dict[str, torch.Tensor]:
     """The gradients with which the trainer takes its first step, of batches of `size`, `steps` of them accumulated."""
-    from modeling_hire.training.classification import make_trainer
+    from modeling_hire.training.running import make_trainer
 
     sizes = ("--per_device_train_batch_size", size, "--gradient_accumulation_steps", steps, "--max_steps", 2)
     no = ("--save_strategy", "no", "--eval_strategy", "no", "--load_best_model_at_end", "false", "--max_grad_norm", 0)

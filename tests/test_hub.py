@@ -109,7 +109,7 @@ def test_the_best_seed_is_published(
 ) -> None:
     scores = {1: 0.1, 2: 0.9, 3: 0.5}
     monkeypatch.setattr(
-        "modeling_hire.training.classification.evaluate",
+        "modeling_hire.training.running.evaluate",
         lambda trainer, run: {"validation": {"matthews_correlation": scores[trainer.args.seed]}},
     )
     seeds = ("--seeds", 1, 2, 3, "--fusion_num_layers", 0, "--picture_examples", 0)

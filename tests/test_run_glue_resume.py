@@ -135,7 +135,7 @@ def test_a_finished_run_is_not_run_again(alone: Path, flags: tuple[Any, ...], mo
     def never(*args: Any, **kwargs: Any) -> None:
         raise AssertionError("nothing is left to train")
 
-    monkeypatch.setattr("modeling_hire.training.classification.make_trainer", never)
+    monkeypatch.setattr("modeling_hire.training.running.make_trainer", never)
     before = json.loads((alone / "results.json").read_text())
     assert glue(alone, *flags, *STEPS, "--resume", "true") == before
 

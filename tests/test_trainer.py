@@ -15,7 +15,7 @@ from tiny_runs import NO_DROPOUT, answers, glue, prepared, read_rows, save_encod
 from transformers import AutoModelForSequenceClassification
 
 from modeling_hire import HireConfig, HireForSequenceClassification
-from modeling_hire.training.classification import make_trainer
+from modeling_hire.training.running import make_trainer
 from modeling_hire.training.trainer import LayerwiseTrainer, LengthGroupedSampler
 
 

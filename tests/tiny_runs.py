@@ -22,6 +22,7 @@ import run_glue
 from modeling_hire.data.arguments import DataArguments
 from modeling_hire.training.arguments import ModelArguments, RunArguments
 from modeling_hire.training.callbacks import DeadScorerCallback
+from modeling_hire.training.classification import Classification
 from modeling_hire.training.preparation import Prepared, prepare
 from modeling_hire.training.yaml_arguments import YamlArgumentParser
 
@@ -97,7 +98,7 @@ def glue(output: Path, *flags: Any) -> dict[str, Any]:
 def prepared(output: Path, *flags: Any) -> Prepared:
     """A run that is ready to start."""
     parser = YamlArgumentParser([ModelArguments, DataArguments, RunArguments])
-    return prepare(*parser.parse([*QUICK, "--output_dir", str(output), *map(str, flags)]))
+    return prepare(Classification, *parser.parse([*QUICK, "--output_dir", str(output), *map(str, flags)]))
 
 
 def refused(output: Path, *flags: Any) -> str:

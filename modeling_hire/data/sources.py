@@ -132,9 +132,9 @@ def read_folder(spec: TaskSpec, folder: str, evaluation_only: bool) -> tuple[dic
     tables: dict[str, Table] = {}
     notes: list[str] = []
     for split in wanted_splits(spec, evaluation_only):
-        path = _split_file(home, split)
+        path = split_file(home, split)
         if path is None and split != "train":
-            path = _split_file(home, f"{split}_part1")
+            path = split_file(home, f"{split}_part1")
             if path is not None:
                 notes.append(f"{path} is only a part of {spec.title}'s {split} split: scores on it are not official.")
         if path is not None:
@@ -152,7 +152,7 @@ def _task_folder(spec: TaskSpec, root: Path) -> Path:
     # The columns of many tasks look alike, so reading another task's folder would go unnoticed.
     if own_name in TASKS and own_name != spec.name:
         raise ValueError(f"dataset_dir={str(root)!r} is the folder of task {own_name!r}, but task={spec.name!r}")
-    if any(_split_file(root, split) for split in ("train", *spec.evaluation_splits, *spec.test_splits)):
+    if any(split_file(root, split) for split in ("train", *spec.evaluation_splits, *spec.test_splits)):
         return root
     below = sorted(path.parent for path in root.glob(f"*/{spec.name}") if path.is_dir())
     hint = f" Did you mean {str(below[0])!r}?" if below else ""
@@ -162,7 +162,7 @@ def _task_folder(spec: TaskSpec, root: Path) -> Path:
     )
 
 
-def _split_file(folder: Path, split: str) -> Path | None:
+def split_file(folder: Path, split: str) -> Path | None:
     """Return the one file of a split, or `None`."""
     found = [folder / f"{split}{suffix}" for suffix in SUFFIXES if (folder / f"{split}{suffix}").is_file()]
     if len(found) > 1:

@@ -83,6 +83,19 @@ class ModelArguments:
     layer_plan: list[int] | None = field(
         default=None, metadata={"help": "Order in which the encoder's layers run, repeats tied: 0 0 1 1 2 2."}
     )
+    duplicate: str | None = field(
+        default=None,
+        metadata={
+            "help": "Duplicate layers of the encoder: first:K, last:K, all:M, single:I, block:I-J, or how often each "
+            "layer occurs (2,2,1,1; 0 removes one)."
+        },
+    )
+    tie: bool = field(
+        default=False,
+        metadata={
+            "help": "Duplicated layers share their weights (any encoder under HIRE, BERT under the plain head)."
+        },
+    )
     attn_implementation: str | None = field(
         default=None, metadata={"help": "Attention of the encoder: eager, sdpa, flash_attention_2, ..."}
     )
@@ -106,6 +119,13 @@ class ModelArguments:
             raise ValueError(
                 f"encoder=None: model={self.model!r} needs an encoder checkpoint (--encoder NAME_OR_FOLDER)."
             )
+        if self.duplicate is not None and self.model not in ("hire", "last"):
+            raise ValueError(
+                f"duplicate={self.duplicate!r}: model={self.model!r} is a saved checkpoint; allowed with model='hire' "
+                "or 'last'. `python -m modeling_hire.duplication` makes a deeper checkpoint of a saved one."
+            )
+        if self.tie and self.duplicate is None:
+            raise ValueError("tie=True: nothing is duplicated; give a plan (duplicate).")
         if self.model != "hire" and self.config_overrides():
             raise ValueError(
                 f"{next(iter(self.config_overrides()))}: a field of HIRE's configuration, and model={self.model!r} "
@@ -200,3 +220,23 @@ class RunArguments(TrainingArguments):
             raise ValueError(f"picture_examples={self.picture_examples!r}: allowed is 0 or more.")
         if self.num_train_epochs < 0:
             raise ValueError(f"num_train_epochs={self.num_train_epochs!r}: allowed is 0 (evaluate only) or more.")
+
+
+@dataclass
+class SquadRunArguments(RunArguments):
+    """[`RunArguments`] with the usual recipe of BERT-sized encoders on SQuAD."""
+
+    learning_rate: float = field(default=3e-5, metadata={"help": "Peak learning rate of AdamW."})
+    per_device_train_batch_size: int = field(default=32, metadata={"help": "Training batch of one device."})
+    num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training data."})
+    warmup_steps: float = field(default=0.0, metadata={"help": "Warm-up: steps, or a share of them below 1."})
+    weight_decay: float = field(default=0.0, metadata={"help": "AdamW's weight decay."})
+    adam_beta2: float = field(default=0.999, metadata={"help": "AdamW's second beta."})
+    adam_epsilon: float = field(default=1e-8, metadata={"help": "AdamW's epsilon."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_smoothing_factor != 0:
+            raise ValueError(
+                f"label_smoothing_factor={self.label_smoothing_factor!r}: allowed is 0 for question answering."
+            )

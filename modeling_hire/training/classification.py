@@ -1,218 +1,174 @@
-"""One run: fine-tune a model on a task with each seed, evaluate, explain, and save what can be published."""
+"""Runs over texts and pairs of texts with a class or a score: `run_glue.py`."""
 
 from __future__ import annotations
 
-import copy
-import json
-import shutil
-import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from accelerate import PartialState
-from torch.utils.data import DataLoader
-from transformers import DataCollatorWithPadding, EarlyStoppingCallback, PreTrainedModel
-from transformers.trainer_utils import IntervalStrategy
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import DataCollatorWithPadding, EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.arguments import DataArguments
-from ..data.labels import to_dataset_ids
+from ..data.labels import align_labels, to_dataset_ids
+from ..data.loading import TaskData, load_task_data
+from ..data.preprocessing import tokenize_dataset, truncation_note, usable_max_length
+from ..data.tasks import COMBINED_SCORE
 from ..evaluation.glue import build_compute_metrics, predicted_values
 from ..evaluation.submission import write_submission
-from ..hub import publish
 from ..modeling_losses import sequence_loss
 from .arguments import ModelArguments, RunArguments
-from .callbacks import DeadScorerCallback
-from .models import OWN_TYPES
-from .preparation import RESULTS_FILE, RUN_FILE, SEED_FILE, Prepared, is_finished, prepare
-from .results import best_seed, majority_baseline, repository_name, seed_table, write_card, write_json
-from .trainer import LayerwiseTrainer, last_checkpoint
+from .models import SEQUENCE_CLASSIFICATION, is_own
+from .preparation import prepare
+from .running import train
+from .task import TrainingTask, sort_by_length
 
 
 def run(model_arguments: ModelArguments, data_arguments: DataArguments, arguments: RunArguments) -> dict[str, Any]:
     """Check and prepare everything, then train: see [`prepare`] and [`train`]."""
-    return train(prepare(model_arguments, data_arguments, arguments))
+    return train(prepare(Classification, model_arguments, data_arguments, arguments))
 
 
-def train(prepared: Prepared) -> dict[str, Any]:
-    """Fine-tune with each of `arguments.seeds` and write models, metrics, pictures and cards.
+class Classification(TrainingTask):
+    """A class or a score for a text or a pair of texts."""
 
-    With one seed everything is in `output_dir`; with several, each seed has a folder `seed-N` in it. `results.json`
-    and `results.md` in `output_dir` hold the metrics of all seeds.
+    head = SEQUENCE_CLASSIFICATION
+    baseline_name = "majority"
 
-    Returns:
-        What `results.json` holds: `arguments`, `metrics` by seed, split and name, `majority`, and `folders` by seed.
-    """
-    arguments, folders, spec = prepared.arguments, prepared.folders, prepared.data.spec
-    output = Path(arguments.output_dir)
-    main = arguments.process_index == 0
-    # No process writes before the last one has looked at the output folder.
-    PartialState().wait_for_everyone()
-    if main and prepared.notes:
-        print("\n".join(prepared.notes))
+    def __init__(self, data_arguments: DataArguments, arguments: RunArguments, config: PreTrainedConfig):
+        self.data_arguments = data_arguments
+        self.data = read_data(data_arguments, arguments, config)
+        self.spec, self.notes = self.data.spec, list(self.data.notes)
+        # The model's class ids by the data's, where a saved model has its own.
+        self.alignment: list[int] | None = None
+        if is_own(config):
+            check_labels(config, self.spec.is_regression)
+            if not self.spec.is_regression:
+                self.alignment = align_labels(self.spec.label_names, config.label2id)
+        self.scores = build_compute_metrics(self.spec, self.alignment)
 
-    metrics: dict[int, dict[str, dict[str, float]]] = {}
-    for seed, folder in folders.items():
-        if is_finished(folder, arguments.resume):
-            metrics[seed] = json.loads((folder / SEED_FILE).read_text(encoding="utf-8"))["metrics"]
-        else:
-            metrics[seed] = train_seed(seed, prepared)
+    @property
+    def has_evaluation(self) -> bool:
+        return bool(self.data.evaluation)
 
-    compute_metrics = build_compute_metrics(spec, prepared.alignment)
-    baseline = majority_baseline(prepared.data, compute_metrics, prepared.alignment)
-    results = {
-        "arguments": prepared.identity,
-        "metrics": {str(seed): values for seed, values in metrics.items()},
-        "majority": baseline,
-        "folders": {str(seed): folder.name if folder != output else "." for seed, folder in folders.items()},
-    }
-    if main and prepared.evaluation:
-        table = seed_table(metrics, baseline)
-        write_json(output / RESULTS_FILE, results)
-        (output / "results.md").write_text(table + "\n", encoding="utf-8")
-        print(f"\n{spec.title}, model={prepared.model_arguments.model}\n\n{table}\n")
-    if main and arguments.push_to_hub:
-        publish(
-            folders[best_seed(metrics, spec.main_metric)],
-            repository_name(arguments),
-            private=bool(arguments.hub_private_repo),
-            token=arguments.hub_token,
-        )
-    return results
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return (*self.spec.metrics, *([COMBINED_SCORE] if self.spec.main_metric == COMBINED_SCORE else []))
 
+    def encode(self, tokenizer: PreTrainedTokenizerBase, encoder_config: PreTrainedConfig) -> None:
+        max_length, note = usable_max_length(self.data_arguments.max_length, tokenizer, encoder_config)
+        self.notes.extend([note] if note else [])
 
-def train_seed(seed: int, prepared: Prepared) -> dict[str, dict[str, float]]:
-    """Train with one seed; write model, predictions, layer picture and card. Returns metrics by split."""
-    spec, folder = prepared.data.spec, prepared.folders[seed]
-    model, new = prepared.model(seed)
-    arguments = copy.copy(prepared.arguments)
-    arguments.output_dir, arguments.seed, arguments.push_to_hub = str(folder), seed, False
-    if prepared.train is None:
-        arguments.eval_strategy = IntervalStrategy.NO  # during training, of which there is none
-    best_metric = arguments.best_metric or spec.main_metric
-    arguments.metric_for_best_model, arguments.greater_is_better = f"eval_{best_metric}", best_metric != "loss"
-    main = arguments.process_index == 0
-    if main:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / RUN_FILE, {"seed": seed, "arguments": prepared.identity})
+        def tokenize(split: str, dataset: Dataset) -> Dataset:
+            workers = self.data_arguments.preprocessing_num_workers
+            tokens, cut = tokenize_dataset(dataset, tokenizer, max_length, workers)
+            message = truncation_note(split, cut, len(dataset), max_length)
+            self.notes.extend([message] if message else [])
+            if self.alignment is not None and "label" in tokens.column_names:
+                aligned = [self.alignment[label] for label in tokens["label"]]
+                tokens = tokens.remove_columns("label").add_column("label", aligned)
+            return tokens
 
-    trainer = make_trainer(prepared, model, new, arguments)
-    seconds = 0.0
-    if prepared.train is not None:
-        started = time.perf_counter()
-        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-        seconds = time.perf_counter() - started
+        self.train = None if self.data.train is None else tokenize("train", self.data.train)
+        self.evaluation = {s: sort_by_length(tokenize(s, rows))[0] for s, rows in self.data.evaluation.items()}
+        sorted_test = {s: sort_by_length(tokenize(s, rows)) for s, rows in self.data.test.items()}
+        self.test = {split: rows for split, (rows, _) in sorted_test.items()}
+        self.test_order = {split: order for split, (_, order) in sorted_test.items()}
 
-    metrics = evaluate(trainer, prepared)
-    predict(trainer, prepared, folder)
-    published = save(trainer, folder, prepared.model_arguments.peft is not None)
-    if main:
-        weights = explain(published, trainer, prepared, folder)
-        write_card(folder, prepared, arguments, metrics, weights)
-        named = {"loss", "train_loss", f"eval_{best_metric}"}
-        log = [entry for entry in trainer.state.log_history if named & entry.keys()]
-        write_json(folder / SEED_FILE, {"seed": seed, "metrics": metrics, "train_seconds": seconds, "log": log})
-        if not arguments.keep_checkpoints:
-            for checkpoint in folder.glob("checkpoint-*"):
-                shutil.rmtree(checkpoint)
-    trainer.accelerator.wait_for_everyone()
-    return metrics
+    def config_labels(self) -> dict[str, Any]:
+        if self.spec.is_regression:
+            return {"num_labels": 1, "problem_type": "regression"}
+        return {
+            "id2label": dict(enumerate(self.spec.label_names)),
+            "label2id": {name: index for index, name in enumerate(self.spec.label_names)},
+            "problem_type": "single_label_classification",
+        }
 
+    def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> Callable[[list], dict]:
+        return DataCollatorWithPadding(tokenizer, pad_to_multiple_of=pad_to_multiple_of)
 
-def make_trainer(
-    prepared: Prepared, model: PreTrainedModel, new: set[str], arguments: RunArguments
-) -> LayerwiseTrainer:
-    """The trainer of one seed."""
-    callbacks = [DeadScorerCallback()]
-    if arguments.early_stopping_patience is not None:
-        callbacks.append(EarlyStoppingCallback(arguments.early_stopping_patience))
-    compute_loss = None
-    if prepared.model_arguments.model == "last" and arguments.label_smoothing_factor == 0:
+    def loss(self, model: nn.Module, arguments: RunArguments, is_plain: bool) -> Callable[..., torch.Tensor] | None:
+        if not is_plain or arguments.label_smoothing_factor != 0:
+            return None
+
         # The plain head's own loss ignores how many rows an accumulated batch has; this one is as HIRE's.
-        def compute_loss(outputs, labels, num_items_in_batch=None):
+        def compute_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
             return sequence_loss(outputs["logits"], labels, model.config, num_items_in_batch)
 
-    return LayerwiseTrainer(
-        model=model,
-        args=arguments,
-        train_dataset=prepared.train,
-        eval_dataset=next(iter(prepared.evaluation.values()), (None, None))[0],
-        processing_class=prepared.tokenizer,
-        data_collator=DataCollatorWithPadding(prepared.tokenizer, pad_to_multiple_of=8 if arguments.fp16 else None),
-        compute_metrics=build_compute_metrics(prepared.data.spec, prepared.alignment),
-        compute_loss_func=compute_loss,
-        callbacks=callbacks,
-        new_parameters=new,
-    )
+        return compute_loss
 
+    def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        return self.scores(prediction)
 
-def evaluate(trainer: LayerwiseTrainer, prepared: Prepared) -> dict[str, dict[str, float]]:
-    """The task's metrics on each evaluation split."""
-    names = (*prepared.data.spec.metrics, "combined_score")
-    metrics: dict[str, dict[str, float]] = {}
-    for split, (rows, _) in prepared.evaluation.items():
-        scores = trainer.predict(rows, metric_key_prefix="m").metrics
-        metrics[split] = {name: float(scores[f"m_{name}"]) for name in names if f"m_{name}" in scores}
-    return metrics
+    def baseline(self) -> dict[str, dict[str, float]]:
+        """Metrics of always answering with the most frequent training label (or the mean training score)."""
+        if self.data.train is None:
+            return {}
+        answers = np.asarray(self.data.train["label"])
+        scores: dict[str, dict[str, float]] = {}
+        for split, dataset in self.data.evaluation.items():
+            labels = np.asarray(dataset["label"])
+            if self.spec.is_regression:
+                predictions = np.full((len(labels), 1), answers.mean())
+            else:
+                answer = int(np.bincount(answers).argmax())
+                ids = range(self.spec.num_labels) if self.alignment is None else self.alignment
+                predictions = np.zeros((len(labels), max(ids) + 1))
+                predictions[:, ids[answer]] = 1.0
+                labels = np.asarray(ids)[labels]
+            scores[split] = self.scores(EvalPrediction(predictions=predictions, label_ids=labels))
+        return scores
 
-
-def predict(trainer: LayerwiseTrainer, prepared: Prepared, folder: Path) -> None:
-    """Write the predictions for each test split, in the order of its rows."""
-    spec = prepared.data.spec
-    for split, (rows, order) in prepared.test.items():
-        values = predicted_values(trainer.predict(rows).predictions, spec)
-        if prepared.alignment is not None:
-            values = np.asarray(to_dataset_ids(values, prepared.alignment))
+    def decode(self, split: str, predictions: Any) -> np.ndarray:
+        values = predicted_values(predictions, self.spec)
+        if self.alignment is not None:
+            values = np.asarray(to_dataset_ids(values, self.alignment))
         restored = np.empty_like(values)
-        restored[order] = values
-        if trainer.is_world_process_zero():
-            path = write_submission(folder, spec, split, prepared.data.test[split]["idx"], restored)
-            print(f"Predictions for {split}: {path}")
+        restored[self.test_order[split]] = values
+        return restored
+
+    def write(self, folder: Path, split: str, decoded: np.ndarray) -> list[Path]:
+        return [write_submission(folder, self.spec, split, self.data.test[split]["idx"], decoded)]
+
+    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
+        """Nothing: GLUE's files are for rows whose labels are hidden."""
+
+    def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, list[str] | None]:
+        labels = np.asarray(self.evaluation[split].select(rows)["label"])
+        return labels, None if self.spec.is_regression else list(config.id2label.values())
+
+    def settings(self) -> dict[str, Any]:
+        return {
+            "training rows": 0 if self.train is None else len(self.train),
+            "longest input": self.data_arguments.max_length,
+        }
 
 
-def save(trainer: LayerwiseTrainer, folder: Path, is_adapter: bool) -> PreTrainedModel:
-    """Save the model whole, in safetensors, with its code and tokenizer; a LoRA adapter beside it.
-
-    Returns:
-        The model that was saved.
-    """
-    trainer.save_model(str(folder / "adapter" if is_adapter else folder))
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if is_adapter:
-        model = model.merge_and_unload()
-        if trainer.is_world_process_zero():
-            model.save_pretrained(folder)
-            trainer.processing_class.save_pretrained(folder)
-    if trainer.is_world_process_zero():
-        # A pickle of the arguments, which run.json holds in plain text, and PEFT's card, which is an empty form.
-        for name in ("training_args.bin", "adapter/training_args.bin", "adapter/README.md"):
-            (folder / name).unlink(missing_ok=True)
-    return model
+def read_data(data_arguments: DataArguments, arguments: RunArguments, config: PreTrainedConfig) -> TaskData:
+    """The data, with what the run needs of it there."""
+    trains = arguments.num_train_epochs > 0
+    if trains and data_arguments.task is None and data_arguments.train_file is None:
+        raise ValueError(
+            "train_file=None: there is nothing to train on; to evaluate or predict only, set num_train_epochs=0."
+        )
+    names = None
+    if is_own(config) and data_arguments.task is None:
+        names = () if is_regressor(config) else tuple(config.id2label[index] for index in range(config.num_labels))
+    return load_task_data(data_arguments, evaluation_only=not trains, label_names=names)
 
 
-def explain(
-    model: PreTrainedModel, trainer: LayerwiseTrainer, prepared: Prepared, folder: Path
-) -> dict[int, float] | None:
-    """Draw the layer weights of evaluation examples; the mean weight by hidden state."""
-    from ..analysis.layer_importance import collect_layer_weights, save_layer_importance
+def is_regressor(config: PreTrainedConfig) -> bool:
+    """Whether a saved checkpoint predicts a score."""
+    return config.problem_type == "regression" or config.num_labels == 1
 
-    config, count = model.config, trainer.args.picture_examples
-    if config.model_type not in OWN_TYPES or not prepared.evaluation or not count:
-        return None
-    split, (rows, _) = next(iter(prepared.evaluation.items()))
-    # Rows are sorted by length: every k-th is a fair sample of them.
-    sample = rows.select(np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int))
-    # Not one of the trainer's loaders, which would share the rows among the processes: this is for one alone.
-    batches = DataLoader(sample, trainer.args.eval_batch_size, collate_fn=trainer.data_collator)
-    weights = collect_layer_weights(model, batches)
-    spec = prepared.data.spec
-    save_layer_importance(
-        weights,
-        config.layer_indices,
-        folder,
-        labels=np.asarray(sample["label"]),
-        label_names=None if spec.is_regression else list(config.id2label.values()),
-        title=f"{spec.title}: weight of each hidden layer",
-        extra={"task": spec.title, "split": split, "weighting": config.weighting},
-    )
-    return dict(zip(config.layer_indices, weights.mean(axis=0).tolist(), strict=True))
+
+def check_labels(config: PreTrainedConfig, is_regression: bool) -> None:
+    """Raise a `ValueError` if a saved checkpoint predicts classes and the data has scores, or the other way round."""
+    if is_regressor(config) != is_regression:
+        kinds = {True: "scores", False: "classes"}
+        raise ValueError(
+            f"model: the checkpoint predicts {kinds[is_regressor(config)]}, and the data has {kinds[is_regression]}."
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import types
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
     PreTrainedConfig,
@@ -19,15 +21,79 @@ from transformers import (
 )
 
 from ..configuration_hire import ROBERTA_LIKE, HireConfig
-from ..data.tasks import TaskSpec
+from ..configuration_layer_plans import parse_plan
+from ..duplication import duplicate_layers
 from ..hub import PACKAGED_ENCODERS, peft_modules
+from ..modeling_duplicated import (
+    BertWithDuplicatedLayersForQuestionAnswering,
+    BertWithDuplicatedLayersForSequenceClassification,
+)
 from ..modeling_encoder_layers import check_encoder
-from ..modeling_hire import HireForSequenceClassification, RobertaForHIRE
+from ..modeling_hire import HireForQuestionAnswering, HireForSequenceClassification, RobertaForHIRE
 from .arguments import ModelArguments
 
 
-# Our checkpoints; anything else named by `--model` is refused.
-OWN_TYPES = ("hire", "hire_roberta")
+@dataclass(frozen=True)
+class Head:
+    """What goes on an encoder for one kind of task.
+
+    Args:
+        auto_class: loads the plain model, and checkpoints of this library.
+        hire_class: HIRE with this head.
+        roberta_hire_class: its variant for RoBERTa-like encoders, if there is one.
+        tied_bert_class: BERT with this head whose duplicated layers are tied.
+        own_types: model types of this library's checkpoints that have this head; others are refused.
+        peft_type: name in `peft.TaskType`.
+        pipeline: name of the task on the Hub.
+    """
+
+    auto_class: Any
+    hire_class: type[PreTrainedModel]
+    roberta_hire_class: type[PreTrainedModel] | None
+    tied_bert_class: type[PreTrainedModel]
+    own_types: tuple[str, ...]
+    peft_type: str
+    pipeline: str
+
+
+SEQUENCE_CLASSIFICATION = Head(
+    auto_class=AutoModelForSequenceClassification,
+    hire_class=HireForSequenceClassification,
+    roberta_hire_class=RobertaForHIRE,
+    tied_bert_class=BertWithDuplicatedLayersForSequenceClassification,
+    own_types=("hire", "hire_roberta", "bert_with_duplicated_layers"),
+    peft_type="SEQ_CLS",
+    pipeline="text-classification",
+)
+QUESTION_ANSWERING = Head(
+    auto_class=AutoModelForQuestionAnswering,
+    hire_class=HireForQuestionAnswering,
+    roberta_hire_class=None,
+    tied_bert_class=BertWithDuplicatedLayersForQuestionAnswering,
+    own_types=("hire", "bert_with_duplicated_layers"),
+    peft_type="QUESTION_ANS",
+    pipeline="question-answering",
+)
+
+
+def is_own(config: PreTrainedConfig) -> bool:
+    """Whether a configuration is one of this library's, whose code travels with the checkpoint."""
+    return config.model_type in SEQUENCE_CLASSIFICATION.own_types + QUESTION_ANSWERING.own_types
+
+
+def weighs_layers(config: PreTrainedConfig) -> bool:
+    """Whether a model of this configuration gives its layers weights that can be shown."""
+    return config.model_type in ("hire", "hire_roberta")
+
+
+def encoder_config_of(config: PreTrainedConfig) -> PreTrainedConfig:
+    """The configuration of the encoder: the wrapped one, or the model's own."""
+    return getattr(config, "encoder_config", config)
+
+
+def encoder_of(model: PreTrainedModel) -> PreTrainedModel:
+    """The pre-trained part of a model with a head."""
+    return model.base_model.encoder if hasattr(model.config, "encoder_config") else model.base_model
 
 
 def resolve_checkpoint(name: str) -> str:
@@ -51,8 +117,12 @@ def resolve_checkpoint(name: str) -> str:
     return str(folder)
 
 
-def load_source(arguments: ModelArguments) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
+def load_source(arguments: ModelArguments, head: Head) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
     """The checkpoint to start from, its configuration and tokenizer, read before any work starts.
+
+    Args:
+        arguments: what to build.
+        head: what the task needs.
 
     Raises:
         ValueError: if it cannot be found (saying whether that is for lack of a network), is no encoder, or is no
@@ -77,12 +147,19 @@ def load_source(arguments: ModelArguments) -> tuple[str, PreTrainedConfig, PreTr
     check_tokenizer(name, tokenizer, getattr(config, "vocab_size", None))
     if arguments.model in ("hire", "last"):
         check_encoder(config)
+        if arguments.duplicate is not None:
+            parse_plan(arguments.duplicate, config.num_hidden_layers)
+        if arguments.tie and arguments.model == "last" and config.model_type != "bert":
+            raise ValueError(
+                f"tie=True: the plain class of a {config.model_type!r} model cannot run one layer at two places; "
+                "allowed is a 'bert' encoder, or model='hire', which runs a layer_plan in any."
+            )
         if arguments.model == "hire":
-            build_config(arguments, config)
-    elif config.model_type not in OWN_TYPES:
+            build_config(arguments, config, head)
+    elif config.model_type not in head.own_types:
         raise ValueError(
             f"model={arguments.model!r}: a checkpoint of type {config.model_type!r}; allowed is 'hire', 'last', or a "
-            f"checkpoint of type {' or '.join(OWN_TYPES)}. Name a plain encoder with --encoder."
+            f"checkpoint of type {' or '.join(head.own_types)}. Name a plain encoder with --encoder."
         )
     return checkpoint, config, tokenizer
 
@@ -111,34 +188,34 @@ def public_name(arguments: ModelArguments, config: PreTrainedConfig) -> str | No
     return origin if origin and not Path(origin).exists() and not Path(origin).is_absolute() else None
 
 
-def build_config(arguments: ModelArguments, encoder_config: PreTrainedConfig, **labels: Any) -> HireConfig:
+def build_config(arguments: ModelArguments, encoder_config: PreTrainedConfig, head: Head, **labels: Any) -> HireConfig:
     """The HIRE configuration that the arguments describe."""
-    model_class = RobertaForHIRE if encoder_config.model_type in ROBERTA_LIKE else HireForSequenceClassification
+    model_class = head.hire_class
+    if head.roberta_hire_class is not None and encoder_config.model_type in ROBERTA_LIKE:
+        model_class = head.roberta_hire_class
     return model_class.config_class.preset(arguments.preset, encoder_config, **labels, **arguments.config_overrides())
 
 
 def build_model(
-    arguments: ModelArguments, checkpoint: str, config: PreTrainedConfig, spec: TaskSpec, base: str | None
+    arguments: ModelArguments,
+    checkpoint: str,
+    config: PreTrainedConfig,
+    head: Head,
+    labels: dict[str, Any],
+    base: str | None,
 ) -> tuple[PreTrainedModel, set[str]]:
     """The model to train, in float32, and the names of its new parameters.
 
     Args:
         arguments: what to build.
         checkpoint, config: where to start from.
-        spec: the task.
+        head: what goes on the encoder.
+        labels: fields of a new model's configuration that the data decides: label names and the like.
         base: what the model is to remember as its encoder's name.
 
     Raises:
         ValueError: if the weights cannot be read.
     """
-    if spec.is_regression:
-        labels = {"num_labels": 1, "problem_type": "regression"}
-    else:
-        labels = {
-            "id2label": dict(enumerate(spec.label_names)),
-            "label2id": {name: index for index, name in enumerate(spec.label_names)},
-            "problem_type": "single_label_classification",
-        }
     # A checkpoint's own precision is for inference; training in half precision goes through --bf16 or --fp16.
     loading = {
         "revision": arguments.encoder_revision,
@@ -150,13 +227,22 @@ def build_model(
         loading["attn_implementation"] = arguments.attn_implementation
     try:
         if arguments.model == "hire":
-            hire_config = build_config(arguments, config, **labels)
-            model_class = RobertaForHIRE if hire_config.model_type == "hire_roberta" else HireForSequenceClassification
+            hire_config = build_config(arguments, config, head, **labels)
+            is_roberta = hire_config.model_type == "hire_roberta"
+            model_class = head.roberta_hire_class if is_roberta else head.hire_class
+            if arguments.duplicate is not None:
+                loading |= {"duplicate": arguments.duplicate, "tie": arguments.tie}
             model = model_class.from_pretrained(checkpoint, config=hire_config, **loading)
+        elif arguments.model == "last" and arguments.tie:
+            model = head.tied_bert_class.from_pretrained(
+                checkpoint, duplicate=arguments.duplicate, tie=True, **labels, **loading
+            )
         elif arguments.model == "last":
-            model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **labels, **loading)
+            model = head.auto_class.from_pretrained(checkpoint, **labels, **loading)
+            if arguments.duplicate is not None:
+                model = duplicate_layers(model, arguments.duplicate)
         else:
-            model = AutoModelForSequenceClassification.from_pretrained(checkpoint, **loading)
+            model = head.auto_class.from_pretrained(checkpoint, **loading)
     except SafetensorError as error:
         raise ValueError(
             f"{checkpoint}: its weights cannot be read, a file is corrupt or cut short: {error}"
@@ -171,29 +257,13 @@ def build_model(
         new = set()
     # Local folders would be written into the configurations of model and adapter.
     model.name_or_path = model.config._name_or_path = base or ""
-    if model.config.model_type in OWN_TYPES:
-        model.config.encoder_config._name_or_path = base or ""
-    encoder = model.base_model.encoder if model.config.model_type in OWN_TYPES else model.base_model
+    encoder_config_of(model.config)._name_or_path = base or ""
     if arguments.freeze_encoder:
-        freeze(encoder)
+        freeze(encoder_of(model))
     if arguments.peft:
-        model = add_lora(model, arguments)
+        model = add_lora(model, arguments, head)
         new = {name for name, _ in model.named_parameters() if "modules_to_save" in name}
     return model, new
-
-
-def is_regressor(config: PreTrainedConfig) -> bool:
-    """Whether a saved checkpoint predicts a score."""
-    return config.problem_type == "regression" or config.num_labels == 1
-
-
-def check_labels(config: PreTrainedConfig, is_regression: bool) -> None:
-    """Raise a `ValueError` if a saved checkpoint predicts classes and the data has scores, or the other way round."""
-    if is_regressor(config) != is_regression:
-        kinds = {True: "scores", False: "classes"}
-        raise ValueError(
-            f"model: the checkpoint predicts {kinds[is_regressor(config)]}, and the data has {kinds[is_regression]}."
-        )
 
 
 def freeze(encoder: PreTrainedModel) -> None:
@@ -207,13 +277,13 @@ def freeze(encoder: PreTrainedModel) -> None:
         encoder.pooler.requires_grad_(True)
 
 
-def add_lora(model: PreTrainedModel, arguments: ModelArguments) -> PreTrainedModel:
+def add_lora(model: PreTrainedModel, arguments: ModelArguments, head: Head) -> PreTrainedModel:
     """The model with LoRA matrices in the encoder's attention; its new modules are trained and saved whole."""
     from peft import LoraConfig, TaskType, get_peft_model
 
     modules = peft_modules(model)
     config = LoraConfig(
-        task_type=TaskType.SEQ_CLS,
+        task_type=TaskType[head.peft_type],
         r=arguments.lora_rank,
         lora_alpha=arguments.lora_alpha,
         lora_dropout=0.1,

@@ -10,16 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from ..data.arguments import DataArguments
-from ..data.labels import align_labels
-from ..data.loading import TaskData, load_task_data
-from ..data.preprocessing import tokenize_dataset, truncation_note, usable_max_length
-from ..data.tasks import COMBINED_SCORE, TaskSpec
 from .arguments import ModelArguments, RunArguments
-from .models import OWN_TYPES, build_model, check_labels, is_regressor, load_source, public_name
+from .models import build_model, encoder_config_of, load_source, public_name
+from .task import TrainingTask
 
 
 RUN_FILE, SEED_FILE, RESULTS_FILE = "run.json", "seed.json", "results.json"
@@ -36,26 +31,20 @@ PATHS = ("encoder", "model", "dataset_dir", "train_file", "validation_file", "te
 class Prepared:
     """A run that is ready to start.
 
-    `evaluation` and `test` hold, for each split, the rows sorted by length and where each row was before. `first` is
-    the first seed to train, with its model and the names of the new parameters; `None` if all seeds are finished.
-    `base` is the name of the encoder or checkpoint on the Hub, if it has one.
+    `first` is the first seed to train, with its model and the names of the new parameters; `None` if all seeds are
+    finished. `base` is the name of the encoder or checkpoint on the Hub, if it has one.
     """
 
     model_arguments: ModelArguments
-    data_arguments: DataArguments
+    data_arguments: Any
     arguments: RunArguments
     identity: dict[str, Any]
     folders: dict[int, Path]
-    data: TaskData
+    task: TrainingTask
     checkpoint: str
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
     base: str | None
-    alignment: list[int] | None
-    train: Dataset | None
-    evaluation: dict[str, tuple[Dataset, list[int]]]
-    test: dict[str, tuple[Dataset, list[int]]]
-    notes: list[str]
     first: tuple[int, PreTrainedModel, set[str]] | None
 
     def model(self, seed: int) -> tuple[PreTrainedModel, set[str]]:
@@ -65,11 +54,20 @@ class Prepared:
             self.first = None  # training changes it
             return model, new
         set_seed(seed)
-        return build_model(self.model_arguments, self.checkpoint, self.config, self.data.spec, self.base)
+        task = self.task
+        return build_model(
+            self.model_arguments, self.checkpoint, self.config, task.head, task.config_labels(), self.base
+        )
 
 
-def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, arguments: RunArguments) -> Prepared:
+def prepare(
+    task_class: type[TrainingTask], model_arguments: ModelArguments, data_arguments: Any, arguments: RunArguments
+) -> Prepared:
     """Read data and checkpoint, check that they fit, turn text into tokens, and build the first model.
+
+    Args:
+        task_class: the kind of task.
+        model_arguments, data_arguments, arguments: the command line; the middle part is what `task_class` takes.
 
     Raises:
         ValueError: for wrong arguments, data or checkpoints. Nothing has been written then.
@@ -86,28 +84,15 @@ def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, argu
             "num_train_epochs=0: nothing is trained, and a new HIRE knows nothing yet; allowed with a saved one "
             "(--model FOLDER_OR_REPOSITORY)."
         )
-    checkpoint, config, tokenizer = load_source(model_arguments)
-    data = read_data(data_arguments, arguments, config)
-    own = config.model_type in OWN_TYPES
-    alignment = None
-    if own:
-        check_labels(config, data.spec.is_regression)
-        if not data.spec.is_regression:
-            alignment = align_labels(data.spec.label_names, config.label2id)
-    check_metric(arguments.best_metric, data.spec)
-
-    encoder_config = config.encoder_config if own else config
-    max_length, note = usable_max_length(data_arguments.max_length, tokenizer, encoder_config)
-    notes = [*data.notes, *([note] if note else [])]
-
-    def tokenize(split: str, dataset: Dataset) -> Dataset:
-        tokens, cut = tokenize_dataset(dataset, tokenizer, max_length, data_arguments.preprocessing_num_workers)
-        message = truncation_note(split, cut, len(dataset), max_length)
-        notes.extend([message] if message else [])
-        if alignment is not None and "label" in tokens.column_names:
-            aligned = [alignment[label] for label in tokens["label"]]
-            tokens = tokens.remove_columns("label").add_column("label", aligned)
-        return tokens
+    checkpoint, config, tokenizer = load_source(model_arguments, task_class.head)
+    task = task_class(data_arguments, arguments, config)
+    if trains and not task.has_evaluation and arguments.eval_strategy != "no":
+        raise ValueError(
+            f"eval_strategy={arguments.eval_strategy.value!r}: there is no evaluation data (validation_file); "
+            "allowed is eval_strategy='no' with load_best_model_at_end=False and save_strategy='no'."
+        )
+    check_metric(arguments.best_metric, task)
+    task.encode(tokenizer, encoder_config_of(config))
 
     prepared = Prepared(
         model_arguments=model_arguments,
@@ -115,16 +100,11 @@ def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, argu
         arguments=arguments,
         identity=identity,
         folders=folders,
-        data=data,
+        task=task,
         checkpoint=checkpoint,
         config=config,
         tokenizer=tokenizer,
         base=public_name(model_arguments, config),
-        alignment=alignment,
-        train=tokenize("train", data.train) if trains else None,
-        evaluation={split: sort_by_length(tokenize(split, rows)) for split, rows in data.evaluation.items()},
-        test={split: sort_by_length(tokenize(split, rows)) for split, rows in data.test.items()},
-        notes=notes,
         first=None,
     )
     # Built now, so that weights which cannot be read are found before anything is written.
@@ -133,30 +113,11 @@ def prepare(model_arguments: ModelArguments, data_arguments: DataArguments, argu
     return prepared
 
 
-def read_data(data_arguments: DataArguments, arguments: RunArguments, config: PreTrainedConfig) -> TaskData:
-    """The data, with what the run needs of it there."""
-    trains = arguments.num_train_epochs > 0
-    if trains and data_arguments.task is None and data_arguments.train_file is None:
-        raise ValueError(
-            "train_file=None: there is nothing to train on; to evaluate or predict only, set num_train_epochs=0."
-        )
-    names = None
-    if config.model_type in OWN_TYPES and data_arguments.task is None:
-        names = () if is_regressor(config) else tuple(config.id2label[index] for index in range(config.num_labels))
-    data = load_task_data(data_arguments, evaluation_only=not trains, label_names=names)
-    if trains and not data.evaluation and arguments.eval_strategy != "no":
-        raise ValueError(
-            f"eval_strategy={arguments.eval_strategy.value!r}: there is no evaluation data (validation_file); "
-            "allowed is eval_strategy='no' with load_best_model_at_end=False and save_strategy='no'."
-        )
-    return data
-
-
-def check_metric(metric: str | None, spec: TaskSpec) -> None:
+def check_metric(metric: str | None, task: TrainingTask) -> None:
     """Raise a `ValueError` if the metric that is to choose the best checkpoint is not computed."""
-    known = [*spec.metrics, *([COMBINED_SCORE] if spec.main_metric == COMBINED_SCORE else []), "loss"]
+    known = [*task.metric_names, "loss"]
     if metric is not None and metric not in known:
-        raise ValueError(f"metric_for_best_model={metric!r}: {spec.title} has {', '.join(map(repr, known))}.")
+        raise ValueError(f"metric_for_best_model={metric!r}: {task.spec.title} has {', '.join(map(repr, known))}.")
 
 
 def is_finished(folder: Path, resume: bool) -> bool:
@@ -164,27 +125,16 @@ def is_finished(folder: Path, resume: bool) -> bool:
     return resume and (folder / SEED_FILE).is_file()
 
 
-def sort_by_length(dataset: Dataset) -> tuple[Dataset, list[int]]:
-    """A tokenised dataset from its longest row to its shortest, so that batches need little padding.
-
-    Returns:
-        The sorted dataset, and for each of its rows the row it was before: `restored[order] = predictions`.
-    """
-    lengths = [len(ids) for ids in dataset["input_ids"]]
-    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    return dataset.select(order), order
-
-
 # ---- what a run is, and whether the output folder holds another one -------------------------------------------------
 
 
-def describe(model: ModelArguments, data: DataArguments, arguments: RunArguments) -> dict[str, Any]:
+def describe(model: ModelArguments, data: Any, arguments: RunArguments) -> dict[str, Any]:
     """The arguments that make a run what it is, those at their default left out.
 
     A checkpoint is published with this description, so of a local path it shows the last part alone, with a checksum
     of the whole by which another path is told apart.
     """
-    plain = RunArguments(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
+    plain = type(arguments)(output_dir=arguments.output_dir, use_cpu=arguments.use_cpu).to_dict()
     training = {name: value for name, value in arguments.to_dict().items() if value != plain[name]}
     given = {**dataclasses.asdict(model), **dataclasses.asdict(data), **training}
     if arguments.best_metric is None:
@@ -195,6 +145,8 @@ def describe(model: ModelArguments, data: DataArguments, arguments: RunArguments
 
 
 def _without_path(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_path(name, item) for item in value]
     if not isinstance(value, str):
         return value
     named = name in PATHS and value not in ("hire", "last") and os.path.exists(value)

@@ -1,20 +1,19 @@
-"""What a run leaves to be read: metrics over several seeds, the majority baseline, and the model card."""
+"""What a run leaves to be read: metrics over several seeds, and the model card."""
 
 from __future__ import annotations
 
 import json
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from transformers import EvalPrediction
+from transformers import PreTrainedConfig
 
-from ..data.loading import TaskData
 from ..hub import markdown_table, write_model_card
 from .arguments import RunArguments
+from .models import is_own, weighs_layers
 
 
 if TYPE_CHECKING:
@@ -28,34 +27,15 @@ def write_json(path: Path, content: Any) -> None:
     os.replace(partial, path)
 
 
-def majority_baseline(
-    data: TaskData, compute_metrics: Callable[[EvalPrediction], dict[str, float]], alignment: list[int] | None
-) -> dict[str, dict[str, float]]:
-    """Metrics of always answering with the most frequent training label (or the mean training score)."""
-    if data.train is None:
-        return {}
-    answers = np.asarray(data.train["label"])
-    scores: dict[str, dict[str, float]] = {}
-    for split, dataset in data.evaluation.items():
-        labels = np.asarray(dataset["label"])
-        if data.spec.is_regression:
-            predictions = np.full((len(labels), 1), answers.mean())
-        else:
-            answer = int(np.bincount(answers).argmax())
-            ids = range(data.spec.num_labels) if alignment is None else alignment
-            predictions = np.zeros((len(labels), max(ids) + 1))
-            predictions[:, ids[answer]] = 1.0
-            labels = np.asarray(ids)[labels]
-        scores[split] = compute_metrics(EvalPrediction(predictions=predictions, label_ids=labels))
-    return scores
-
-
-def seed_table(results: Mapping[int, Mapping[str, Mapping[str, float]]], baseline: Mapping[str, Any]) -> str:
+def seed_table(
+    results: Mapping[int, Mapping[str, Mapping[str, float]]], baseline: Mapping[str, Any], baseline_name: str
+) -> str:
     """A Markdown table with a row a split and metric: mean, sample standard deviation and every seed.
 
     Args:
         results: for each seed, each evaluation split's metrics.
-        baseline: the majority baseline's metrics, by split.
+        baseline: metrics of what needs no model, by split.
+        baseline_name: what to call it.
     """
     first = next(iter(results.values()))
     rows = []
@@ -69,7 +49,7 @@ def seed_table(results: Mapping[int, Mapping[str, Mapping[str, float]]], baselin
                 + ([] if not baseline else ["" if floor is None else f"{floor:.4f}"])
             )
     header = ["split", "metric", "mean", "std", *(f"seed {seed}" for seed in results)]
-    return markdown_table(header + (["majority"] if baseline else []), rows)
+    return markdown_table(header + ([baseline_name.replace("_", " ")] if baseline else []), rows)
 
 
 def best_seed(metrics: Mapping[int, Mapping[str, Mapping[str, float]]], main_metric: str) -> int:
@@ -86,6 +66,7 @@ def write_card(
     folder: Path,
     prepared: Prepared,
     arguments: RunArguments,
+    model_config: PreTrainedConfig,
     metrics: Mapping[str, Mapping[str, float]],
     weights: Mapping[int, float] | None,
 ) -> Path:
@@ -94,14 +75,19 @@ def write_card(
     Args:
         folder, prepared: of the seed.
         arguments: the seed's own.
+        model_config: of the model that was saved.
         metrics: by evaluation split.
         weights: mean weight by hidden state, if the model weighs layers.
     """
-    spec, given, config = prepared.data.spec, prepared.model_arguments, prepared.config
-    is_plain = given.model == "last"
-    what = {"hire": f"HIRE (preset `{given.preset}`)", "last": "The plain last-layer head"}.get(given.model, "HIRE")
+    task, given = prepared.task, prepared.model_arguments
+    spec, config = task.spec, model_config
+    is_plain = not is_own(config)
+    if weighs_layers(config):
+        what = f"HIRE (preset `{given.preset}`)" if given.model == "hire" else "HIRE"
+    else:
+        what = "The plain last-layer head"
     description = f"{what}, fine-tuned on {spec.title}."
-    if not is_plain:
+    if weighs_layers(config):
         description += (
             " HIRE weighs the hidden layers of the encoder by the input and fuses their mixture with the last layer "
             "(Yang & Zhao, arXiv 1911.01940)."
@@ -115,9 +101,20 @@ def write_card(
         "epochs": arguments.num_train_epochs,
         "encoder frozen": given.freeze_encoder,
         "peft": given.peft,
-        "training rows": 0 if prepared.train is None else len(prepared.train),
-        "longest input": prepared.data_arguments.max_length,
-    } | given.config_overrides()
+        **task.settings(),
+        **given.config_overrides(),
+    }
+    # A threshold is a setting for whoever uses the model, and no measure of it.
+    thresholds = {
+        f"{name} ({split})": f"{value:.4f}"
+        for split, values in metrics.items()
+        for name, value in values.items()
+        if name.endswith("_thresh")
+    }
+    measured = {
+        split: {name: value for name, value in values.items() if not name.endswith("_thresh")}
+        for split, values in metrics.items()
+    }
     return write_model_card(
         folder,
         title=f"{spec.title}: {what} on {prepared.base or f'a {kind} encoder'}",
@@ -126,8 +123,10 @@ def write_card(
         base_model=prepared.base,
         dataset=spec.hub_path,
         dataset_config=spec.hub_config,
-        metrics=metrics,
-        settings=settings,
+        metrics=measured,
+        settings=settings | thresholds,
         layer_weights=weights,
         custom_code=not is_plain,
+        auto_class=task.head.auto_class.__name__,
+        pipeline=task.head.pipeline,
     )

@@ -1,0 +1,116 @@
+"""What differs between kinds of tasks in a run; the rest of `modeling_hire.training` serves them all."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
+
+from ..data.tasks import TaskSpec
+from .arguments import RunArguments
+from .models import Head
+
+
+class TrainingTask(ABC):
+    """A kind of task, and the data that a run trains, evaluates and predicts on.
+
+    Made by `prepare`: first the data is read and checked, then, in `encode`, turned into tokens.
+
+    Args:
+        data_arguments: the data part of the command line.
+        arguments: the run's.
+        config: of the checkpoint that the run starts from.
+
+    Attributes:
+        spec: title, metrics and origin of the task.
+        notes: sentences for the user, who reads them when the run starts.
+        train: rows as tokens, or `None` if nothing is trained.
+        evaluation, test: for each split, the rows from the longest to the shortest.
+
+    Raises:
+        ValueError: for wrong data, or data that does not fit the checkpoint.
+    """
+
+    head: ClassVar[Head]
+    # Column of the results that holds what needs no model.
+    baseline_name: ClassVar[str]
+
+    spec: TaskSpec
+    notes: list[str]
+    train: Dataset | None
+    evaluation: dict[str, Dataset]
+    test: dict[str, Dataset]
+
+    @abstractmethod
+    def __init__(self, data_arguments: Any, arguments: RunArguments, config: PreTrainedConfig): ...
+
+    @property
+    @abstractmethod
+    def has_evaluation(self) -> bool:
+        """Whether there is data to evaluate on; known before `encode`."""
+
+    @property
+    @abstractmethod
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics that are reported, in order."""
+
+    @abstractmethod
+    def encode(self, tokenizer: PreTrainedTokenizerBase, encoder_config: PreTrainedConfig) -> None:
+        """Turn the text into tokens: sets `train`, `evaluation` and `test`, and adds to `notes`."""
+
+    @abstractmethod
+    def config_labels(self) -> dict[str, Any]:
+        """Fields of a new model's configuration that the data decides."""
+
+    @abstractmethod
+    def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> Callable[[list], dict]:
+        """What joins rows to a batch."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, arguments: RunArguments, is_plain: bool) -> Callable[..., torch.Tensor] | None:
+        """The loss from outputs, labels and `num_items_in_batch`; `None` leaves it to the model."""
+
+    @abstractmethod
+    def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The metrics of an evaluation split."""
+
+    @abstractmethod
+    def baseline(self) -> dict[str, dict[str, float]]:
+        """For each evaluation split, the metrics of an answer that needs no model; empty if there is none."""
+
+    @abstractmethod
+    def decode(self, split: str, predictions: Any) -> Any:
+        """What the model's outputs say about the rows of a test split, in the order in which they were read."""
+
+    @abstractmethod
+    def write(self, folder: Path, split: str, decoded: Any) -> list[Path]:
+        """Write the predictions for a test split; the files written."""
+
+    @abstractmethod
+    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
+        """Write the predictions for an evaluation split, where that is of use."""
+
+    @abstractmethod
+    def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, list[str] | None]:
+        """By what the layer picture of a model sorts rows of an evaluation split: labels, and the labels' names."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """What the model card says about the data."""
+
+
+def sort_by_length(dataset: Dataset) -> tuple[Dataset, list[int]]:
+    """A tokenised dataset from its longest row to its shortest, so that batches need little padding.
+
+    Returns:
+        The sorted dataset, and for each of its rows the row it was before: `restored[order] = predictions`.
+    """
+    lengths = [len(ids) for ids in dataset["input_ids"]]
+    order = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    return dataset.select(order), order
