@@ -13,6 +13,7 @@ from .tasks import TaskSpec
 
 _INTEGER = re.compile(r"[-+]?\d+")
 _GENERIC = re.compile(r"LABEL_\d+")
+LARGEST_SCORE = 1e18
 # What spreadsheets and data-frame libraries write where a value is missing.
 _MISSING_WORDS = frozenset({"", "nan", "na", "n/a", "none", "null", "<na>"})
 
@@ -42,7 +43,7 @@ def to_score(value: Any, typed: bool, where: str, number: int) -> float:
         number: The row, counted from 1, for messages.
 
     Raises:
-        ValueError: If it is missing, NaN, infinite or text.
+        ValueError: If it is missing, NaN, infinite, text, or too large for a loss to be finite.
     """
     score = value
     if isinstance(value, str) and not typed:
@@ -52,6 +53,11 @@ def to_score(value: Any, typed: bool, where: str, number: int) -> float:
             pass
     if isinstance(score, bool) or not isinstance(score, (int, float)) or not math.isfinite(score):
         raise ValueError(f"{where}, row {number} holds {value!r} where a score should be")
+    if abs(score) > LARGEST_SCORE:
+        raise ValueError(
+            f"{where}, row {number} holds the score {value!r}: at most {LARGEST_SCORE:g} can be learned, since its "
+            "square must fit into single precision"
+        )
     return float(score)
 
 

@@ -26,6 +26,9 @@ from .tasks import COMBINED_SCORE, TaskSpec, get_task
 __all__ = ["HubUnreachableError", "TaskData", "align_labels", "load_task_data", "own_task"]
 
 
+MODEL = "the model"  # where class names come from that no file of this run settles
+
+
 @dataclass
 class TaskData:
     """A task with its data, ready to be tokenized.
@@ -204,6 +207,7 @@ def _load_own(args: DataArguments, evaluation_only: bool, label_names: Sequence[
         evaluation={"validation": rows("validation")} if "validation" in tables else {},
         test={"test": rows("test")} if "test" in tables else {},
         notes=notes,
+        origin=origin,
     )
 
 
@@ -212,7 +216,7 @@ def _own_classes(
 ) -> tuple[tuple[str, ...] | None, str]:
     """Return the class names (`None` for scores) and where they come from."""
     if given is not None and not is_generic(given):
-        return (tuple(given) or None), "the model"
+        return (tuple(given) or None), MODEL
     source = next(tables[split] for split in ("train", "validation", "test") if split in tables)
     if source is tables.get("test") and (column not in source.columns or _all_hidden(source, column)):
         raise ValueError(
@@ -268,8 +272,17 @@ def _finish(
     evaluation: dict[str, _Rows],
     test: dict[str, _Rows],
     notes: list[str],
+    origin: str | None = None,
 ) -> TaskData:
-    """Cap each split and turn it into a dataset."""
+    """Check what the splits must have in common, cap each and turn it into a dataset."""
+    if train is not None:
+        # A model that was trained before knows its classes, whatever this data holds.
+        _check_training_labels(train, args, spec, {} if origin == MODEL else evaluation, notes)
+    for rows in [*([train] if train else []), *evaluation.values(), *test.values()]:
+        blank = sum(not any(text.strip() for text in texts) for texts in zip(*rows.texts, strict=True))
+        note = f"{rows.source}: {blank} of {len(rows.idx)} rows have no text but blanks."
+        if blank and note not in notes:
+            notes.append(note)
 
     def build(rows: _Rows, cap: int | None, cap_name: str) -> Dataset:
         kept = capped_rows(len(rows.idx), cap, args.sample_seed)
@@ -287,6 +300,30 @@ def _finish(
         test={s: build(rows, args.max_predict_samples, "max_predict_samples") for s, rows in test.items()},
         notes=notes,
     )
+
+
+def _check_training_labels(
+    train: _Rows, args: DataArguments, spec: TaskSpec, evaluation: dict[str, _Rows], notes: list[str]
+) -> None:
+    """Raise unless there is something to learn, and every class that is evaluated occurs in training."""
+    labels: list[Any] = train.labels or []
+    if len(set(labels)) == 1:
+        what = f"score, {labels[0]!r}" if spec.label_names is None else f"class, {spec.label_names[labels[0]]!r}"
+        raise ValueError(f"{train.source} holds only one {what}: there is nothing to learn")
+    if spec.label_names is None:
+        return
+    kept = {labels[row] for row in capped_rows(len(labels), args.max_train_samples, args.sample_seed)}
+    for rows in evaluation.values():
+        evaluated = set(rows.labels or [])
+        unseen = [spec.label_names[label] for label in sorted(evaluated.difference(labels))]
+        if unseen:
+            raise ValueError(
+                f"{rows.source} has rows with the label {unseen[0]!r}, which {train.source} does not have"
+            )
+        lost = [spec.label_names[label] for label in sorted(evaluated - kept)]
+        note = f"{train.source}: max_train_samples={args.max_train_samples} leaves no row of {listing(lost)}."
+        if lost and note not in notes:
+            notes.append(note)
 
 
 def capped_rows(num_rows: int, cap: int | None, seed: int) -> list[int]:

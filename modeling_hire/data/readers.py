@@ -153,6 +153,12 @@ def _parse_delimited(text: str, source: str, delimiter: str) -> Table:
     if not rows:
         raise ValueError(f"{source} is empty: it holds not even a header line")
     header, *rows = rows
+    other = next((mark for mark in {",", ";", "\t"} - {delimiter} if mark in header[0]), None)
+    if len(header) == 1 and other is not None:
+        raise ValueError(
+            f"{source} has the one column {header[0]!r}: is {other!r} its separator? Allowed is a comma in .csv and a "
+            "tab in .tsv"
+        )
     if len(set(header)) < len(header):
         raise ValueError(f"{source} has two columns of the same name: {listing(header)}")
     for number, row in enumerate(rows, start=1):

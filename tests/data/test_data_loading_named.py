@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import types
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -225,9 +226,9 @@ def test_hub_labels_of_another_set_are_refused(monkeypatch):
 
 
 def test_hub_copies_of_sst5_and_trec_name_their_columns_differently(monkeypatch):
-    sst5 = Dataset.from_dict({"text": ["a"], "label": [4], "label_text": ["very positive"]})
+    sst5 = Dataset.from_dict({"text": ["a", "b"], "label": [4, 0], "label_text": ["very positive", "very negative"]})
     monkeypatch.setattr(datasets, "load_dataset", lambda *a, **k: DatasetDict(train=sst5, validation=sst5, test=sst5))
-    assert load("sst5").train.to_dict() == {"text": ["a"], "label": [4], "idx": [0]}
+    assert load("sst5").train.to_dict() == {"text": ["a", "b"], "label": [4, 0], "idx": [0, 1]}
 
     calls = []
 
@@ -235,11 +236,11 @@ def test_hub_copies_of_sst5_and_trec_name_their_columns_differently(monkeypatch)
         calls.append(revision)
         if revision is None:
             raise RuntimeError("Dataset scripts are no longer supported, but found trec.py")
-        trec = Dataset.from_dict({"text": ["a"], "label-coarse": [5], "label-fine": [3]})
+        trec = Dataset.from_dict({"text": ["a", "b"], "label-coarse": [5, 0], "label-fine": [3, 1]})
         return DatasetDict(train=trec, test=trec)
 
     monkeypatch.setattr(datasets, "load_dataset", load_trec)
-    assert load("trec").evaluation["test"]["label"][:] == [5]
+    assert load("trec").evaluation["test"]["label"][:] == [5, 0]
     assert calls == [None, "refs/convert/parquet"]
     with pytest.raises(ValueError, match="CogComp/trec could not be loaded .*revision='x'"):
         monkeypatch.setattr(datasets, "load_dataset", lambda *a, revision: load_trec("", None, None))
@@ -306,3 +307,30 @@ def test_the_generated_task_for_real():
     data = load("acceptability", max_train_samples=100)
     assert len(data.train) == 100 and set(data.train["label"][:]) == {0, 1}
     assert len(data.evaluation["validation"]) == 500
+
+
+def test_a_label_in_evaluation_that_training_never_saw_is_refused(write):
+    folder = Path(write("snli/train.jsonl", [row for row in SNLI if row["label"] != 1])).parent
+    write("snli/validation.jsonl", SNLI)
+    with pytest.raises(
+        ValueError, match=r"validation.jsonl has rows with the label 'neutral', which .*train.jsonl does"
+    ):
+        load("snli", folder)
+    assert load("snli", folder, evaluation_only=True).evaluation["validation"].num_rows == 3
+
+
+def test_classes_that_a_cap_leaves_out_are_told(write):
+    folder = Path(write("snli/train.jsonl", SNLI * 3)).parent
+    write("snli/validation.jsonl", SNLI)
+    notes = load("snli", folder, max_train_samples=1).notes
+    told = [note for note in notes if "max_train_samples=1 leaves no row of " in note]
+    assert len(told) == 1 and sum(name in told[0] for name in ("entailment", "neutral", "contradiction")) == 2
+    assert not any("leaves no row" in note for note in load("snli", folder).notes)
+
+
+@pytest.mark.parametrize(("task", "rows", "what"), [("rte", RTE, "class, 'entailment'"), ("stsb", STSB, "score, 0.5")])
+def test_training_data_with_nothing_to_learn_is_refused(write, task, rows, what):
+    folder = Path(write(f"{task}/train.jsonl", rows[:1] * 3)).parent
+    write(f"{task}/validation.jsonl", rows)
+    with pytest.raises(ValueError, match=f"train.jsonl holds only one {what}: there is nothing to learn"):
+        load(task, folder)

@@ -259,3 +259,30 @@ def test_each_kind_of_split_has_its_cap_and_the_user_is_told(write):
 def test_a_cap_does_not_hide_the_classes(write):
     data = load(train_file=write("t.jsonl", CLASSES), max_train_samples=1)
     assert data.spec.label_names == ("no", "yes")
+
+
+def test_a_trained_models_classes_need_not_all_occur_in_more_training_data(write):
+    train, validation = write("t.jsonl", CLASSES), write("v.jsonl", [{"text": "d", "label": "maybe"}])
+    data = load(train_file=train, validation_file=validation, label_names=("maybe", "no", "yes"))
+    assert data.evaluation["validation"]["label"][:] == [0]
+
+
+def test_scores_that_are_all_the_same_are_refused(write):
+    with pytest.raises(ValueError, match="t.csv holds only one score, 1.5: there is nothing to learn"):
+        load(train_file=write("t.csv", "text,label\na,1.5\nb,1.5\n"))
+
+
+@pytest.mark.parametrize("value", ["1e30", "-2.5e200"])
+def test_a_score_whose_square_is_too_large_is_refused(write, value):
+    with pytest.raises(ValueError, match=f"t.csv, row 2 holds the score '{value}': at most 1e\\+18 can be learned"):
+        load(train_file=write("t.csv", f"text,label\na,1.5\nb,{value}\n"))
+
+
+def test_rows_without_text_are_told(write):
+    data = load(train_file=write("t.csv", 'text,label\n"  ",a\nw,b\n,b\n'))
+    assert any("t.csv: 2 of 3 rows have no text but blanks." in note for note in data.notes)
+
+
+def test_rows_with_one_text_of_a_pair_have_text(write):
+    data = load(train_file=write("t.csv", "text1,text2,label\n,x,a\nw,,b\n"))
+    assert not any("blanks" in note for note in data.notes)

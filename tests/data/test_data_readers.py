@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,13 @@ def test_reading_leaves_nothing_behind(write, tmp_path):
     read_table(path)
     assert (path.read_bytes(), os.stat(path).st_mtime_ns) == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("name", "mark"), [("d.csv", ";"), ("d.csv", "\t"), ("d.tsv", ","), ("d.tsv", ";")])
+def test_another_separator_is_pointed_out(write, name, mark):
+    with pytest.raises(ValueError, match=re.escape(f"has the one column {f'text{mark}label'!r}: is {mark!r} its sep")):
+        read_table(write(name, f"text{mark}label\na{mark}1\nb{mark}0\n"))
+
+
+def test_a_quoted_name_may_hold_the_separator(write):
+    assert list(read_table(write("d.csv", '"text, raw"\na\n')).columns) == ["text, raw"]
