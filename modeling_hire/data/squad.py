@@ -115,15 +115,14 @@ def _spec(args: SquadArguments) -> TaskSpec:
 
 def _read_tables(args: SquadArguments, evaluation_only: bool) -> dict[str, list[Table]]:
     """The tables of each split that is there."""
+    given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
+    paths = {split: files for split, files in given.items() if files}
+    where = ", ".join(f"{split}_file={files!r}" for split, files in paths.items())
     if args.dataset_dir is not None:
         paths = _folder_files(Path(args.dataset_dir), args.task)
         where = f"dataset_dir={args.dataset_dir!r}"
-    elif args.task is not None:
+    elif not paths:
         return _read_hub(args, evaluation_only)
-    else:
-        given = {"train": args.train_file, "validation": args.validation_file, "test": args.test_file}
-        paths = {split: files for split, files in given.items() if files}
-        where = "train_file, validation_file and test_file"
     if evaluation_only:
         paths.pop("train", None)
         if not paths:

@@ -32,13 +32,14 @@ _FILE_FIELDS = ("train_file", "validation_file", "test_file")
 class SquadArguments:
     """Which questions to read, how many, and how they become inputs and answers; made for `HfArgumentParser`.
 
-    There are three ways to name the data, and exactly one must be used:
+    There are three ways to name the data:
 
-    - `task`: SQuAD 1.1 or 2.0 from the Hub;
-    - `dataset_dir`: a local folder that holds `train.json` and `dev.json` (with `task`, also a folder of its name
-      in it);
+    - `task` alone: SQuAD 1.1 or 2.0 from the Hub;
+    - `dataset_dir`: a local folder that holds `train.json` and `dev.json`;
     - `train_file` (with `validation_file` and `test_file` as wanted): files. To evaluate or predict only,
       `validation_file` or `test_file` alone will do.
+
+    With a folder or files, `task` says which task they are a copy of.
 
     Raises:
         ValueError: On a wrong value or a combination that makes no sense; the message names the field and says what is
@@ -50,7 +51,7 @@ class SquadArguments:
         default=None,
         metadata={
             "help": "Local folder to read instead of the Hub: it holds train.json and dev.json, also as .json.gz, "
-            ".jsonl, .csv or .parquet; or, with task, a folder of the task's name with them."
+            ".jsonl, .csv or .parquet; or, with task, a folder of the task's name that does."
         },
     )
     dataset_revision: str | None = field(
@@ -121,16 +122,15 @@ class SquadArguments:
                 "No data named: give task (squad_v1 or squad_v2), dataset_dir (a folder with train.json and dev.json) "
                 "or train_file (validation_file or test_file alone if nothing is trained)"
             )
-        for name in ("task", "dataset_dir") if files else ():
-            if getattr(self, name) is not None:
-                raise ValueError(
-                    f"{files[0]}={getattr(self, files[0])!r} names your own data and cannot be combined with "
-                    f"{name}={getattr(self, name)!r}: give one of the two"
-                )
-        if self.dataset_revision is not None and (self.task is None or self.dataset_dir is not None):
+        if files and self.dataset_dir is not None:
             raise ValueError(
-                f"dataset_revision={self.dataset_revision!r} is for a task on the Hub: it needs task, and no "
-                "dataset_dir"
+                f"{files[0]}={getattr(self, files[0])!r} cannot be combined with dataset_dir={self.dataset_dir!r}: "
+                "give one of the two"
+            )
+        if self.dataset_revision is not None and (self.task is None or self.dataset_dir is not None or files):
+            raise ValueError(
+                f"dataset_revision={self.dataset_revision!r} is for a task on the Hub: it needs task, and neither "
+                "dataset_dir nor files"
             )
         if self.task == "squad_v1" and self.version_2_with_negative:
             raise ValueError("version_2_with_negative=True: every question of task='squad_v1' has an answer")
@@ -161,7 +161,7 @@ class SquadArguments:
 
     @staticmethod
     def _known_task(name: str) -> str:
-        key = name.lower().replace("-", "_").replace("squad1", "squad_v1").replace("squad2", "squad_v2")
+        key = name.lower().removeprefix("rajpurkar/").replace("-", "_")
         key = {"squad": "squad_v1", "squad_v1.1": "squad_v1", "squad_v2.0": "squad_v2"}.get(key, key)
         if key not in SQUAD_TASKS:
             raise ValueError(
