@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_MAPPING,
 )
 
-from .configuration_layer_plans import compose
+from .configuration_layer_plans import compose, parse_plan
 
 
 # In the causal language model table only, yet they read in both directions unless told otherwise.
@@ -209,6 +208,20 @@ def deepen(model: PreTrainedModel, sources: Sequence[int], untie_passes: bool = 
     return deeper.to(model.device).train(model.training)
 
 
+def duplicated(
+    encoder_config: PreTrainedConfig, plan: Any, tie: bool, fields: dict[str, Any]
+) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """The configuration of a duplicated encoder, and the fields of the model around it."""
+    sources = parse_plan(plan, encoder_config.num_hidden_layers)
+    if not tie:
+        return deepened_config(encoder_config, sources), fields
+    if fields.get("layer_plan") is not None:
+        raise ValueError(
+            f"layer_plan={fields['layer_plan']!r} and tie=True: tied duplicates are a layer_plan; give one."
+        )
+    return encoder_config, fields | {"layer_plan": sources}
+
+
 class PlannedLayers(nn.ModuleList):
     """A list of unique layers that iterates, counts and slices as a plan says.
 
@@ -257,11 +270,12 @@ def install_layer_plan(encoder: PreTrainedModel, plan: list[int]) -> None:
     rearrange_fields(executing, count, plan)
     setattr(parent, name, PlannedLayers(list(getattr(parent, name)), order))
     share_config(encoder, executing)
+    encoder.save_pretrained = refuse_to_save
 
-    def refuse(self: PreTrainedModel, *args: Any, **kwargs: Any) -> None:
-        raise ValueError(
-            "This encoder executes a layer_plan, which a plain checkpoint cannot express: save the whole model, or "
-            "duplicate the layers untied."
-        )
 
-    encoder.save_pretrained = types.MethodType(refuse, encoder)
+def refuse_to_save(*args: Any, **kwargs: Any) -> None:
+    """Stands in for the `save_pretrained` of an encoder that executes a plan."""
+    raise ValueError(
+        "This encoder executes a layer_plan, which a plain checkpoint cannot express: save the whole model, or "
+        "duplicate the layers untied."
+    )

@@ -22,7 +22,7 @@ from .configuration_layerwise import LayerwiseConfig, check_known_fields
 from .modeling_encoder_layers import (
     check_encoder,
     deepen,
-    deepened_config,
+    duplicated,
     find_layers,
     install_layer_plan,
     pooler_keywords,
@@ -352,20 +352,6 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         model = place(model.eval(), **placement)
         info = info | {"missing_keys": set(new)}
         return (model, info) if with_info else model
-
-
-def duplicated(
-    encoder_config: PreTrainedConfig, plan: Any, tie: bool, fields: dict[str, Any]
-) -> tuple[PreTrainedConfig, dict[str, Any]]:
-    """The configuration of a duplicated encoder, and the fields of the model around it."""
-    sources = parse_plan(plan, encoder_config.num_hidden_layers)
-    if not tie:
-        return deepened_config(encoder_config, sources), fields
-    if fields.get("layer_plan") is not None:
-        raise ValueError(
-            f"layer_plan={fields['layer_plan']!r} and tie=True: tied duplicates are a layer_plan; give one."
-        )
-    return encoder_config, fields | {"layer_plan": sources}
 
 
 def check_wraps(cls: type[PreTrainedModel], config: PreTrainedConfig) -> None:

@@ -250,6 +250,8 @@ def test_the_folder_of_a_local_encoder_stays_private(tmp_path: Path) -> None:
     assert str(tmp_path) not in (saved / "config.json").read_text(encoding="utf-8")
 
 
-def test_a_model_can_be_pickled() -> None:
-    model = HireForSequenceClassification(HireConfig.preset("fast", tiny_encoder_config("bert")))
+@pytest.mark.parametrize("layer_plan", [None, [0, 0, 1, 2]], ids=str)
+def test_a_model_can_be_pickled(layer_plan: list[int] | None) -> None:
+    config = HireConfig.preset("fast", tiny_encoder_config("bert"), layer_plan=layer_plan)
+    model = HireForSequenceClassification(config)
     assert pickle.loads(pickle.dumps(model)).state_dict().keys() == model.state_dict().keys()
