@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,6 +116,8 @@ class ModelArguments:
             raise ValueError("peft='lora' and freeze_encoder=True: LoRA freezes the encoder already; give one.")
         if not is_integer(self.lora_rank, 1):
             raise ValueError(f"lora_rank={self.lora_rank!r}: allowed is a positive whole number.")
+        if not is_integer(self.lora_alpha, 1):
+            raise ValueError(f"lora_alpha={self.lora_alpha!r}: allowed is a positive whole number.")
         if self.model in ("hire", "last") and self.encoder is None:
             raise ValueError(
                 f"encoder=None: model={self.model!r} needs an encoder checkpoint (--encoder NAME_OR_FOLDER)."
@@ -186,12 +189,14 @@ class RunArguments(TrainingArguments):
         # What the user named, before the parent puts the loss in its place.
         self.best_metric = self.metric_for_best_model and self.metric_for_best_model.removeprefix("eval_")
         super().__post_init__()
+        # `Trainer` would guess it from the name of the model's class, and every task has one column of labels.
+        self.label_names = ["labels"]
         if self.seeds is None:
             self.seeds = [self.seed]
         elif self.seed not in (42, *self.seeds):
             raise ValueError(f"seed={self.seed!r} and seeds={self.seeds!r}: give one of the two.")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
-            raise ValueError(f"seeds={self.seeds!r}: allowed is a non-empty list of different numbers from 0 on.")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or not all(0 <= s < 2**32 for s in self.seeds):
+            raise ValueError(f"seeds={self.seeds!r}: allowed is different numbers, at least one, from 0 to 2**32 - 1.")
         if self.resume_from_checkpoint is not None:
             raise ValueError(
                 f"resume_from_checkpoint={self.resume_from_checkpoint!r}: allowed is resume=True, which finds the "
@@ -209,17 +214,17 @@ class RunArguments(TrainingArguments):
         for name in ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)!r}: allowed is 1 or more.")
-        if self.learning_rate < 0:
-            raise ValueError(f"learning_rate={self.learning_rate!r}: allowed is a number from 0 on.")
+        for name in ("learning_rate", "num_train_epochs", "weight_decay", "max_grad_norm"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{name}={value!r}: allowed is a finite number from 0 on.")
         missing = sorted({*self.report_to} - {*get_available_reporting_integrations(), "kubeflow"})
         if missing:
             raise ValueError(f"report_to={missing[0]!r}: the package for it is not installed.")
-        if self.new_learning_rate is not None and not self.new_learning_rate > 0:
-            raise ValueError(f"new_learning_rate={self.new_learning_rate!r}: allowed is a positive number.")
+        if self.new_learning_rate is not None and not 0 < self.new_learning_rate < math.inf:
+            raise ValueError(f"new_learning_rate={self.new_learning_rate!r}: allowed is a positive, finite number.")
         if self.picture_examples < 0:
             raise ValueError(f"picture_examples={self.picture_examples!r}: allowed is 0 or more.")
-        if self.num_train_epochs < 0:
-            raise ValueError(f"num_train_epochs={self.num_train_epochs!r}: allowed is 0 (evaluate only) or more.")
 
 
 @dataclass

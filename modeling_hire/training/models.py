@@ -55,6 +55,12 @@ class Head:
     peft_type: str
     pipeline: str
 
+    @property
+    def class_names(self) -> set[str]:
+        """The names of this library's classes with this head."""
+        classes = (self.hire_class, self.roberta_hire_class, self.tied_bert_class)
+        return {model_class.__name__ for model_class in classes if model_class is not None}
+
 
 SEQUENCE_CLASSIFICATION = Head(
     auto_class=AutoModelForSequenceClassification,
@@ -105,7 +111,10 @@ def resolve_checkpoint(name: str) -> str:
     if not name.startswith("package:"):
         return name
     package = name.removeprefix("package:")
-    spec = importlib.util.find_spec(package)
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ModuleNotFoundError, ValueError):  # a parent is missing, or the name is none
+        spec = None
     if spec is None or spec.origin is None:
         raise ValueError(
             f"encoder={name!r}: no installed Python package {package!r}. Known to carry an encoder: "
@@ -146,6 +155,11 @@ def load_source(arguments: ModelArguments, head: Head) -> tuple[str, PreTrainedC
         ) from error
     check_tokenizer(name, tokenizer, getattr(config, "vocab_size", None))
     if arguments.model in ("hire", "last"):
+        if hasattr(config, "encoder_config"):
+            raise ValueError(
+                f"encoder={name!r}: a checkpoint of type {config.model_type!r}, of this library; go on from it with "
+                f"--model {name}."
+            )
         check_encoder(config)
         if arguments.duplicate is not None:
             parse_plan(arguments.duplicate, config.num_hidden_layers)

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import constants
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from .arguments import ModelArguments, RunArguments
-from .models import build_model, encoder_config_of, load_source, public_name
+from .models import build_model, encoder_config_of, is_own, load_source, public_name
+from .results import repository_name
 from .task import TrainingTask
 
 
@@ -75,6 +79,8 @@ def prepare(
     output = Path(arguments.output_dir)
     identity = describe(model_arguments, data_arguments, arguments)
     check_output(output, identity, arguments.seeds, arguments.resume)
+    if arguments.push_to_hub:
+        check_repository(repository_name(arguments))
     several = len(arguments.seeds) > 1 or any(output.glob(f"seed-*/{RUN_FILE}"))
     folders = {seed: output / f"seed-{seed}" if several else output for seed in arguments.seeds}
 
@@ -85,6 +91,12 @@ def prepare(
             "(--model FOLDER_OR_REPOSITORY)."
         )
     checkpoint, config, tokenizer = load_source(model_arguments, task_class.head)
+    saved = set(config.architectures or ())
+    if not trains and is_own(config) and saved and not saved & task_class.head.class_names:
+        raise ValueError(
+            f"num_train_epochs=0: the checkpoint holds {', '.join(sorted(saved))}, the head of another task, and a "
+            f"new head knows nothing yet; allowed is {' or '.join(sorted(task_class.head.class_names))}."
+        )
     task = task_class(data_arguments, arguments, config)
     if trains and not task.has_evaluation and arguments.eval_strategy != "no":
         raise ValueError(
@@ -113,6 +125,16 @@ def prepare(
     return prepared
 
 
+def check_repository(name: str) -> None:
+    """Raise a `ValueError` if a run could not be published under this name."""
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise ValueError(f"hub_model_id={name!r}: {error}") from error
+    if constants.HF_HUB_OFFLINE:
+        raise ValueError("push_to_hub=True: the Hub cannot be reached (HF_HUB_OFFLINE is set).")
+
+
 def check_metric(metric: str | None, task: TrainingTask) -> None:
     """Raise a `ValueError` if the metric that is to choose the best checkpoint is not computed."""
     known = [*task.metric_names, "loss"]
@@ -121,8 +143,21 @@ def check_metric(metric: str | None, task: TrainingTask) -> None:
 
 
 def is_finished(folder: Path, resume: bool) -> bool:
-    """Whether a resumed run has nothing left to do for the seed of this folder."""
-    return resume and (folder / SEED_FILE).is_file()
+    """Whether a resumed run has nothing left to do for the seed of this folder.
+
+    Raises:
+        ValueError: if the folder says so in a file that is damaged.
+    """
+    path = folder / SEED_FILE
+    if not (resume and path.is_file()):
+        return False
+    try:
+        return bool(json.loads(path.read_text(encoding="utf-8")).keys() >= {"metrics"})
+    except (ValueError, AttributeError) as error:
+        raise ValueError(
+            f"output_dir={str(folder)!r}: {SEED_FILE} there is damaged ({error}); delete it, and the seed is "
+            "evaluated again."
+        ) from error
 
 
 # ---- what a run is, and whether the output folder holds another one -------------------------------------------------
@@ -159,6 +194,11 @@ def _without_path(name: str, value: Any) -> Any:
 def check_output(output: Path, identity: dict[str, Any], seeds: list[int], resume: bool) -> None:
     """Raise a `ValueError` if `output_dir` holds something that this run would overwrite."""
     where = f"output_dir={str(output)!r}"
+    if output.is_symlink() and not output.exists():
+        raise ValueError(f"{where}: a link that leads nowhere; allowed is a folder.")
+    inside = next((parent for parent in output.parents if parent.exists()), None)
+    if inside is not None and not inside.is_dir():
+        raise ValueError(f"{where}: {inside} is a file; allowed is a folder.")
     if not output.exists():
         return
     if not output.is_dir():

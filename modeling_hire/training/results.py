@@ -87,6 +87,11 @@ def write_card(
     else:
         what = "The plain last-layer head"
     description = f"{what}, fine-tuned on {spec.title}."
+    if given.duplicate is not None:
+        description += (
+            f" Layers of the encoder were duplicated by the plan `{given.duplicate}`, "
+            f"{'with shared weights' if given.tie else 'each copy with its own weights'} (arXiv 2001.09309)."
+        )
     if weighs_layers(config):
         description += (
             " HIRE weighs the hidden layers of the encoder by the input and fuses their mixture with the last layer "
@@ -101,7 +106,9 @@ def write_card(
         "epochs": arguments.num_train_epochs,
         "encoder frozen": given.freeze_encoder,
         "peft": given.peft,
+        **({} if given.duplicate is None else {"duplicated layers": given.duplicate, "copies tied": given.tie}),
         **task.settings(),
+        **{f"evaluated rows ({split})": len(rows) for split, rows in task.evaluation.items()},
         **given.config_overrides(),
     }
     # A threshold is a setting for whoever uses the model, and no measure of it.

@@ -77,8 +77,6 @@ def train_seed(seed: int, prepared: Prepared) -> dict[str, dict[str, float]]:
     model, new = prepared.model(seed)
     arguments = copy.copy(prepared.arguments)
     arguments.output_dir, arguments.seed, arguments.push_to_hub = str(folder), seed, False
-    # What `Trainer` would guess from the names of classes.
-    arguments.label_names = ["labels"]
     if task.train is None:
         arguments.eval_strategy = IntervalStrategy.NO  # during training, of which there is none
     best_metric = arguments.best_metric or task.spec.main_metric

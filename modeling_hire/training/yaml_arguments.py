@@ -18,6 +18,17 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescrip
     """Shows defaults, and the description as it is written."""
 
 
+class UniqueKeyLoader(yaml.SafeLoader):
+    """Plain YAML, in which a key that is given twice is an error and not the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=deep) for key, _ in node.value]
+        twice = next((key for key in keys if keys.count(key) > 1), None)
+        if twice is not None:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} is given twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
 class YamlArgumentParser(HfArgumentParser):
     """`HfArgumentParser` that takes a YAML file first, and refuses what it does not know.
 
@@ -80,7 +91,7 @@ class YamlArgumentParser(HfArgumentParser):
             raise ValueError(f"{path}: no such file. The first argument is a YAML file, or a flag.")
         self.where = str(path)
         try:
-            values = yaml.safe_load(path.read_text(encoding="utf-8"))
+            values = yaml.load(path.read_text(encoding="utf-8"), UniqueKeyLoader)
         except (yaml.YAMLError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not valid YAML: {error}") from error
         if values is not None and not isinstance(values, dict):
