@@ -1,11 +1,12 @@
 """Feed every hidden layer of a masked language model to its own output layer, and see which tokens it recognises.
 
-    python run_probe.py google-bert/bert-base-uncased --text_file text.txt --output_dir outputs/probe
+    python run_probe.py google-bert/bert-base-uncased --text_file text.txt
     python run_probe.py CHECKPOINT --dataset sst2 --remove --repeat 2 3 --duplicate first:3 all:2 \
         --sentence "The cat sat on the mat." --output_dir outputs/probe
     python run_probe.py configs/probe/bert.yaml --text_file text.txt --max_tokens 2000
 
-The checkpoint, or a YAML file, may come first; flags override the file. `--help` lists all keys.
+Tables go to the screen; with --output_dir also to a folder, with JSON and pictures. The checkpoint, or a YAML file,
+may come first; flags override the file. `--help` lists all keys.
 """
 
 from __future__ import annotations

@@ -130,6 +130,16 @@ def test_yaml_and_the_places_of_the_checkpoint(checkpoint: Path, text_file: Path
     assert again == result
 
 
+def test_without_a_folder_the_tables_are_shown(
+    checkpoint: Path, text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_probe.main([str(checkpoint), "--text_file", str(text_file), "--duplicate", "first:1"])
+    shown = capsys.readouterr().out
+    assert "Duplicated first:1: blocks 0 0 1 2" in shown and "Written" not in shown
+    assert files(tmp_path) == ["text.txt"]
+
+
 @pytest.mark.parametrize("tie", [True, False])
 def test_a_saved_duplicated_model_is_probed_like_the_plan(
     checkpoint: Path, text_file: Path, tmp_path: Path, tie: bool
@@ -253,7 +263,7 @@ def test_wrong_flags(checkpoint: Path, text_file: Path, tmp_path: Path, flags: l
 
 def test_things_left_out(checkpoint: Path, text_file: Path, tmp_path: Path) -> None:
     assert "checkpoint=None: give one" in refused("--text_file", text_file, "--output_dir", tmp_path / "out")
-    assert "output_dir=None: give one" in refused(checkpoint, "--text_file", text_file)
+    assert "output_dir=' '" in refused(checkpoint, "--text_file", text_file, "--output_dir", " ")
     assert "text_file=None and dataset=None" in refused(checkpoint, "--output_dir", tmp_path / "out")
 
 

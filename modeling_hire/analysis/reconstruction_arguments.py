@@ -63,13 +63,17 @@ class ProbeArguments:
         default=None, metadata={"help": "Show what every layer decodes of this text, as text and as a picture."}
     )
     use_cpu: bool = field(default=False, metadata={"help": "Leave a graphics card alone."})
-    output_dir: str | None = field(default=None, metadata={"help": "Folder for tables, JSON and pictures."})
+    output_dir: str | None = field(
+        default=None,
+        metadata={"help": "Folder for tables, JSON and pictures; without one, the tables are shown only."},
+    )
     overwrite: bool = field(default=False, metadata={"help": "Replace the results of an earlier probe there."})
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint", "output_dir"):
-            if not getattr(self, name):
-                raise ValueError(f"{name}={getattr(self, name)!r}: give one (--{name} NAME).")
+        if not self.checkpoint:
+            raise ValueError(f"checkpoint={self.checkpoint!r}: give one, a masked language model (--checkpoint NAME).")
+        if self.output_dir is not None and not self.output_dir.strip():
+            raise ValueError(f"output_dir={self.output_dir!r}: allowed is a folder.")
         if (self.text_file is None) == (self.dataset is None):
             raise ValueError(
                 f"text_file={self.text_file!r} and dataset={self.dataset!r}: give one of the two, a text to probe on."

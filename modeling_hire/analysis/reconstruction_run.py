@@ -41,8 +41,9 @@ def prepare(arguments: ProbeArguments) -> Callable[[], dict[str, Any]]:
     Raises:
         ValueError: for wrong arguments, text or checkpoint. Nothing has been written then.
     """
-    folder = Path(arguments.output_dir)
-    check_folder(folder, arguments.overwrite)
+    folder = None if arguments.output_dir is None else Path(arguments.output_dir)
+    if folder is not None:
+        check_folder(folder, arguments.overwrite)
     texts, source = read_texts(arguments)
     model, tokenizer = load_masked_lm(arguments.checkpoint, arguments.revision)
     if torch.cuda.is_available() and not arguments.use_cpu:
@@ -86,7 +87,7 @@ def _usable_length(wanted: int, tokenizer: Any, model: Any) -> int:
 
 def _run(
     arguments: ProbeArguments,
-    folder: Path,
+    folder: Path | None,
     probe: ReconstructionProbe,
     plans: dict[str, list[int]],
     rows: list[dict[str, Any]],
@@ -139,7 +140,8 @@ def _run(
         "changes": [change_dict(change) for change in changes],
         "sentence": decoded_dict(*sentence) if sentence is not None else None,
     }
-    _write(folder, text, result, lambda place: draw(place, name, original, duplicated, changes, sentence))
+    if folder is not None:
+        _write(folder, text, result, lambda place: draw(place, name, original, duplicated, changes, sentence))
     return result
 
 
