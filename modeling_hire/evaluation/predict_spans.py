@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.preprocessing import usable_max_length
@@ -94,21 +96,25 @@ def predict_spans(
         [True, True]
     """
     single = isinstance(questions, str) and isinstance(contexts, str)
-    asked, read = _as_lists(questions, contexts)
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
+    asked, read = as_lists(questions, contexts)
+    check_batch_size(batch_size)
     encoder_config = getattr(model.config, "encoder_config", model.config)
     length, _ = usable_max_length(max_length, tokenizer, encoder_config)
     windows = make_windows(tokenizer, asked, read, length, doc_stride, max_query_length)
-    start_logits, end_logits = _run(model, tokenizer, windows, batch_size)
+    start_logits, end_logits = run_windows(model, tokenizer, windows, batch_size)
     found = decode_spans(windows, start_logits, end_logits, len(asked), n_best_size, max_answer_length)
-    answers = [
-        _as_answer(candidates, context, null_threshold) for candidates, context in zip(found, read, strict=True)
-    ]
+    answers = [as_answer(candidates, context, null_threshold) for candidates, context in zip(found, read, strict=True)]
     return answers[0] if single else answers
 
 
-def _as_lists(questions: str | Sequence[str], contexts: str | Sequence[str]) -> tuple[list[str], list[str]]:
+def check_batch_size(batch_size: int) -> None:
+    """Raise a `ValueError` unless it is a whole number of at least 1."""
+    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
+
+
+def as_lists(questions: str | Sequence[str], contexts: str | Sequence[str]) -> tuple[list[str], list[str]]:
+    """Questions and contexts, as many of one as of the other; a single string is used with all of the other side."""
     asked = [questions] if isinstance(questions, str) else list(questions)
     read = [contexts] if isinstance(contexts, str) else list(contexts)
     for name, texts in (("questions", asked), ("contexts", read)):
@@ -124,8 +130,20 @@ def _as_lists(questions: str | Sequence[str], contexts: str | Sequence[str]) -> 
     return asked, read
 
 
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Inside, a model is in evaluation mode; afterwards each of its modules is in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
 @torch.no_grad()
-def _run(
+def run_windows(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, windows: Sequence[Window], batch_size: int
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Start and end logits of each window, without padding."""
@@ -133,9 +151,7 @@ def _run(
     end_logits = list(start_logits)
     # Like lengths together, so that there is little padding.
     order = sorted(range(len(windows)), key=lambda index: -len(windows[index]))
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
+    with evaluation_mode(model):
         for begin in range(0, len(order), batch_size):
             chosen = order[begin : begin + batch_size]
             batch = tokenizer.pad([windows[i].inputs for i in chosen], padding_side="right", return_tensors="pt")
@@ -143,13 +159,10 @@ def _run(
             starts, ends = outputs.start_logits.float().cpu().numpy(), outputs.end_logits.float().cpu().numpy()
             for index, start, end in zip(chosen, starts, ends, strict=True):
                 start_logits[index], end_logits[index] = start[: len(windows[index])], end[: len(windows[index])]
-    finally:
-        for module, training in modes.items():
-            module.training = training
     return start_logits, end_logits
 
 
-def _as_answer(found: Candidates, context: str, threshold: float | None) -> SpanAnswer:
+def as_answer(found: Candidates, context: str, threshold: float | None) -> SpanAnswer:
     """The answer that a question's candidates give."""
     probabilities = found.probabilities(with_null=True)
     n_best = [
