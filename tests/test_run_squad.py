@@ -150,7 +150,8 @@ def test_card(version_2: Path, version_1: Path) -> None:
     assert {"exact", "f1"} <= set(metadata["metrics"]) and not any("thresh" in name for name in metadata["metrics"])
     assert "# SQuAD 2.0: HIRE (preset `fast`) on a bert encoder" in text and "trust_remote_code=True" in text
     assert "model = AutoModelForQuestionAnswering.from_pretrained(" in text
-    assert "| `training questions` | 24 |" in text and "| `best_f1_thresh (validation)` |" in text
+    assert "| `training questions` | 24 |" in text and "| `evaluated questions (validation)` | 11 |" in text
+    assert "| `best_f1_thresh (validation)` |" in text
     text = (version_1 / "README.md").read_text(encoding="utf-8")
     assert "HIRE" not in text and "trust_remote_code" not in text and "AutoModelForQuestionAnswering" in text
 

@@ -165,5 +165,6 @@ class QuestionAnswering(TrainingTask):
             "stride of windows": args.doc_stride,
             "longest question": args.max_query_length,
             "longest answer": args.max_answer_length,
+            **{f"evaluated questions ({split})": len(rows) for split, rows in self.data.evaluation.items()},
         }
         return numbers | ({} if self.threshold is None else {"null threshold": self.threshold})

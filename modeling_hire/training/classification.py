@@ -144,6 +144,7 @@ class Classification(TrainingTask):
         return {
             "training rows": 0 if self.train is None else len(self.train),
             "longest input": self.data_arguments.max_length,
+            **{f"evaluated rows ({split})": len(rows) for split, rows in self.evaluation.items()},
         }
 
 

@@ -108,7 +108,6 @@ def write_card(
         "peft": given.peft,
         **({} if given.duplicate is None else {"duplicated layers": given.duplicate, "copies tied": given.tie}),
         **task.settings(),
-        **{f"evaluated rows ({split})": len(rows) for split, rows in task.evaluation.items()},
         **given.config_overrides(),
     }
     # A threshold is a setting for whoever uses the model, and no measure of it.

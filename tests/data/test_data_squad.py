@@ -140,6 +140,25 @@ def test_the_hub_without_a_network() -> None:
         load_squad(SquadArguments(task="squad_v2"))
 
 
+def test_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows as the Hub's datasets hold them."""
+    rows = Dataset.from_list([{**row, "title": "t", "answers": columns(row["answers"])} for row in ROWS])
+    asked = []
+
+    def load(spec: Any, revision: str | None) -> dict[str, Dataset]:
+        asked.append((spec.hub_path, revision))
+        return {"train": rows, "validation": rows.select(range(3))}
+
+    monkeypatch.setattr("modeling_hire.data.sources._load_hub_dataset", load)
+    data = load_squad(SquadArguments(task="squad_v2", dataset_revision="abc"))
+    assert asked == [("rajpurkar/squad_v2", "abc")]
+    assert data.train["texts"][:] == [[answer["text"] for answer in row["answers"]] for row in ROWS]
+    assert len(data.evaluation["validation"]) == 3 and data.spec.title == "SQuAD 2.0"
+    assert load_squad(SquadArguments(task="squad_v2"), evaluation_only=True).train is None
+    with pytest.raises(ValueError, match=r"rajpurkar/squad, split train, row 3: question 'q2' has no answer"):
+        load_squad(SquadArguments(task="squad_v1"))
+
+
 def changed(row: int, **fields: Any) -> list[dict[str, Any]]:
     rows = copy.deepcopy(ROWS)
     rows[row] |= fields
