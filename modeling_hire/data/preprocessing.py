@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from datasets import Dataset
@@ -51,30 +52,13 @@ def tokenize_dataset(
     Raises:
         ValueError: If `max_length` leaves no room beside the special tokens.
     """
-    pair = "text_pair" in dataset.column_names
-    special = tokenizer.num_special_tokens_to_add(pair=pair)
-    if max_length <= special + pair:
-        raise ValueError(
-            f"max_length={max_length} leaves no room for text: this tokenizer adds {special} special tokens, so at "
-            f"least {special + 1 + pair} are needed"
-        )
+    columns = [name for name in ("text", "text_pair") if name in dataset.column_names]
 
     def encode(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        texts = [batch["text"], batch["text_pair"]] if pair else [batch["text"]]
-        # Once without a limit: the only way to see, for every kind of tokenizer, which inputs are too long.
-        encoded = dict(tokenizer(*texts, truncation=False, padding=False, verbose=False))
-        encoded = {name: list(values) for name, values in encoded.items() if name in tokenizer.model_input_names}
-        main = next(iter(encoded))
-        too_long = [len(ids) > max_length for ids in encoded[main]]
-        rows = [row for row, cut in enumerate(too_long) if cut]
-        if rows:
-            long_texts = [[column[row] for row in rows] for column in texts]
-            shorter = tokenizer(*long_texts, truncation=True, max_length=max_length, padding=False)
-            for name in encoded:
-                for row, values in zip(rows, shorter[name], strict=True):
-                    encoded[name][row] = values
+        encoded, too_long = encode_texts(tokenizer, [batch[name] for name in columns], max_length)
         return {**encoded, _CUT: too_long}
 
+    check_room(tokenizer, max_length, pair=len(columns) > 1)
     result = dataset.map(
         encode,
         batched=True,
@@ -84,6 +68,45 @@ def tokenize_dataset(
     )
     num_cut = sum(result[_CUT][:])
     return result.remove_columns(_CUT), num_cut
+
+
+def check_room(tokenizer: PreTrainedTokenizerBase, max_length: int, pair: bool) -> None:
+    """Raise a `ValueError` if `max_length` leaves no room beside the special tokens."""
+    special = tokenizer.num_special_tokens_to_add(pair=pair)
+    if max_length <= special + pair:
+        raise ValueError(
+            f"max_length={max_length} leaves no room for text: this tokenizer adds {special} special tokens, so at "
+            f"least {special + 1 + pair} are needed"
+        )
+
+
+def encode_texts(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[Sequence[str]], max_length: int
+) -> tuple[dict[str, list[Any]], list[bool]]:
+    """Turn texts, or pairs of texts, into token ids, without padding.
+
+    Args:
+        tokenizer: Any tokenizer of transformers.
+        texts: The texts; for pairs, the first ones and the second ones.
+        max_length: Longest input in tokens, special tokens included. Of a pair the longer text is cut first.
+
+    Returns:
+        The model's inputs by name, a list of each; and for each input whether it was longer and was cut.
+    """
+    columns = [list(column) for column in texts]
+    # Once without a limit: the only way to see, for every kind of tokenizer, which inputs are too long.
+    encoded = dict(tokenizer(*columns, truncation=False, padding=False, verbose=False))
+    encoded = {name: list(values) for name, values in encoded.items() if name in tokenizer.model_input_names}
+    main = next(iter(encoded))
+    too_long = [len(ids) > max_length for ids in encoded[main]]
+    rows = [row for row, cut in enumerate(too_long) if cut]
+    if rows:
+        long_texts = [[column[row] for row in rows] for column in columns]
+        shorter = tokenizer(*long_texts, truncation=True, max_length=max_length, padding=False)
+        for name in encoded:
+            for row, values in zip(rows, shorter[name], strict=True):
+                encoded[name][row] = values
+    return encoded, too_long
 
 
 def truncation_note(split: str, num_cut: int, num_rows: int, max_length: int) -> str | None:
