@@ -49,7 +49,7 @@ def run_one(name: str, command: list[str], data: list[str], folder: Path) -> Non
     logs = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(output.rglob("seed.json"))]
     dead = [entry["dead_scores"] for log in logs for entry in log["log"] if "dead_scores" in entry]
     record = {
-        "command": f"python {' '.join(command)} --dataset_dir DIR --output_dir OUT",
+        "command": " ".join(["python", *command, *(Path(word).name if "/" in word else word for word in data)]),
         "metrics": content["metrics"],
         "majority": content["majority"],
         "seconds": round(seconds),
