@@ -77,7 +77,7 @@ def predict_spans(
 
     Raises:
         ValueError: if there are not as many questions as contexts, a number is out of range, a question leaves no
-            room for its context, or the tokenizer is not a fast one.
+            room for its context, the tokenizer is not a fast one, or the model has no start and end logits.
 
     Example:
         >>> from transformers import AutoTokenizer, BertConfig
@@ -156,6 +156,8 @@ def run_windows(
             chosen = order[begin : begin + batch_size]
             batch = tokenizer.pad([windows[i].inputs for i in chosen], padding_side="right", return_tensors="pt")
             outputs = model(**batch.to(model.device))
+            if getattr(outputs, "start_logits", None) is None:
+                raise ValueError(f"model={type(model).__name__}: has no start and end logits; is it of another task?")
             starts, ends = outputs.start_logits.float().cpu().numpy(), outputs.end_logits.float().cpu().numpy()
             for index, start, end in zip(chosen, starts, ends, strict=True):
                 start_logits[index], end_logits[index] = start[: len(windows[index])], end[: len(windows[index])]
