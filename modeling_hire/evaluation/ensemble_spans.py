@@ -97,7 +97,7 @@ class SpanSum:
             max_answer_length: longest answer in tokens. Where members cut the context differently, it may be as long
                 as so many tokens of the member with the longest tokens are, on average in this context.
         """
-        length = math.ceil(max_answer_length * self._pieces_per_token)
+        length = max(1, math.ceil(max_answer_length * self._pieces_per_token))
         return decode_spans(self.windows, *self.logits(), 1, n_best_size, length)[0]
 
 
