@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -51,19 +52,35 @@ def check_texts(texts: Sequence[str], text_pairs: Sequence[str] | None) -> None:
         raise ValueError(f"texts and text_pairs: {len(texts)} of one and {len(text_pairs)} of the other")
 
 
+@dataclass(frozen=True)
+class TextInputs:
+    """What a member reads.
+
+    Args:
+        rows: the inputs of each text or pair by name, without padding.
+        max_length: longest input in tokens.
+        num_cut: how many were longer and were cut.
+    """
+
+    rows: list[dict[str, list[int]]]
+    max_length: int
+    num_cut: int
+
+
 def tokenize(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], text_pairs: Sequence[str] | None, max_length: int
-) -> list[dict[str, list[int]]]:
-    """The inputs of each text or pair, without padding.
+) -> TextInputs:
+    """The inputs of each text or pair.
 
     Raises:
         ValueError: if `max_length` leaves no room for text.
     """
     check_room(tokenizer, max_length, pair=text_pairs is not None)
     if not texts:
-        return []
-    encoded, _ = encode_texts(tokenizer, [texts] if text_pairs is None else [texts, text_pairs], max_length)
-    return [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
+        return TextInputs([], max_length, 0)
+    encoded, cut = encode_texts(tokenizer, [texts] if text_pairs is None else [texts, text_pairs], max_length)
+    rows = [{name: values[row] for name, values in encoded.items()} for row in range(len(texts))]
+    return TextInputs(rows, max_length, sum(cut))
 
 
 @torch.no_grad()

@@ -71,7 +71,7 @@ def _places(member: Member, names: tuple[str, ...], origin: Member | None) -> li
     )
     # Whether an unnamed class is the one at the same place, only the user can know.
     if origin is not None and is_generic(own) != is_generic(names):
-        raise ValueError(f"{message}; label_names=[...] says in which order unnamed ones stand.")
+        raise ValueError(f"{message}; in Python, label_names=[...] says in which order unnamed ones stand.")
     try:
         places = align_labels(names, {name: index for index, name in enumerate(own)})
     except ValueError as error:

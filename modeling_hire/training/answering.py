@@ -122,7 +122,10 @@ class QuestionAnswering(TrainingTask):
 
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         (split,) = self.evaluation
-        found = self.decode(split, prediction.predictions)
+        return self.scores(split, self.decode(split, prediction.predictions))
+
+    def scores(self, split: str, found: Sequence[Candidates]) -> dict[str, float]:
+        """The metrics of what was found for each question of an evaluation split."""
         questions = self.data.evaluation[split]
         ids, contexts = questions["id"][:], questions["context"][:]
         # Whatever no answer is worth: the threshold is applied to the odds, and the best one looked for.

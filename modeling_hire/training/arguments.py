@@ -107,6 +107,17 @@ class ModelArguments:
     peft: str | None = field(default=None, metadata={"help": "'lora' trains adapters in the encoder's attention."})
     lora_rank: int = field(default=8, metadata={"help": "Rank of the LoRA matrices."})
     lora_alpha: int = field(default=16, metadata={"help": "Scale of the LoRA update, divided by the rank."})
+    ensemble: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Fine-tuned checkpoints to evaluate as one, by the sum of their probabilities, and each alone; "
+            "nothing is trained. One at a time is in memory."
+        },
+    )
+    ensemble_revision: list[str] | None = field(
+        default=None,
+        metadata={"help": "Commits, branches or tags of these on the Hub: one for all, or one each."},
+    )
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, PRESETS)
@@ -118,7 +129,9 @@ class ModelArguments:
             raise ValueError(f"lora_rank={self.lora_rank!r}: allowed is a positive whole number.")
         if not is_integer(self.lora_alpha, 1):
             raise ValueError(f"lora_alpha={self.lora_alpha!r}: allowed is a positive whole number.")
-        if self.model in ("hire", "last") and self.encoder is None:
+        if self.ensemble_revision is not None and self.ensemble is None:
+            raise ValueError(f"ensemble_revision={self.ensemble_revision!r}: there are no checkpoints (ensemble).")
+        if self.model in ("hire", "last") and self.encoder is None and self.ensemble is None:
             raise ValueError(
                 f"encoder=None: model={self.model!r} needs an encoder checkpoint (--encoder NAME_OR_FOLDER)."
             )

@@ -28,7 +28,7 @@ NOT_IDENTITY = (
     *("push_to_hub", "hub_token", "hub_model_id", "hub_private_repo", "local_rank"),
     *("dataloader_num_workers", "dataloader_pin_memory", "preprocessing_num_workers"),
 )
-PATHS = ("encoder", "model", "dataset_dir", "train_file", "validation_file", "test_file")
+PATHS = ("encoder", "model", "ensemble", "dataset_dir", "train_file", "validation_file", "test_file")
 
 
 @dataclass

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from .arguments import ModelArguments, RunArguments
+from .ensembles import evaluate_ensemble, prepare_ensemble
 from .preparation import prepare
 from .running import train
 from .task import TrainingTask
@@ -30,9 +31,14 @@ def run_script(
     """
     parser = YamlArgumentParser([ModelArguments, data_class, run_class], description=description)
     try:
-        prepared = prepare(task_class, *parser.parse(sys.argv[1:] if argv is None else argv))
+        parsed = parser.parse(sys.argv[1:] if argv is None else argv)
+        is_ensemble = parsed[0].ensemble is not None
+        prepared = prepare_ensemble(task_class, *parsed) if is_ensemble else prepare(task_class, *parsed)
     except (ValueError, ImportError) as error:
         # What is wrong and what is allowed is in the message; where we noticed is not the user's concern. What goes
         # wrong later, in training, is shown whole.
         sys.exit(f"{name}: {error}")
-    train(prepared)
+    if is_ensemble:
+        evaluate_ensemble(prepared)
+    else:
+        train(prepared)

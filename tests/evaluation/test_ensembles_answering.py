@@ -162,7 +162,8 @@ def test_one_member_is_itself(kind: str) -> None:
         found = EnsembleForQuestionAnswering(models, tokenizer).predict(QUESTIONS, CONTEXTS, **SMALL)
         for one, other in zip(found, expected, strict=True):
             assert_same_answer(one, other)
-    spans = EnsembleForQuestionAnswering([model], tokenizer).find_spans(QUESTIONS, CONTEXTS, **SMALL)
+    ensemble = EnsembleForQuestionAnswering([model], tokenizer)
+    spans = ensemble.run(ensemble.cut(QUESTIONS, CONTEXTS, **SMALL))
     alone = [(found.null_score, found.spans[:1]) for found in spans.members[0]]
     assert [null for null, _ in alone] == pytest.approx([answer.null_score for answer in expected])
     assert [spans[0].start if spans else 0 for _, spans in alone] == [answer.start for answer in expected]

@@ -12,7 +12,7 @@ from tiny_ensembles import LABELS, Pair, classifiers, member, models_and_tokeniz
 from tiny_models import tiny_batch, tiny_model, tiny_tokenizer
 from tiny_spans import TEXTS, wordpiece
 
-from modeling_hire.evaluation.ensembles import EnsembleForSequenceClassification
+from modeling_hire.evaluation.ensembles import EnsembleClassifierOutput, EnsembleForSequenceClassification
 
 
 PAIRS = tuple(reversed(TEXTS))
@@ -33,6 +33,10 @@ def slow(pairs: Sequence[Pair], *texts: str, max_length: int = 64) -> dict[str, 
         for index, probability in enumerate(logits.softmax(-1).tolist()):
             total[spelled(model.config.id2label[index])] += probability / len(pairs)
     return total
+
+
+def outputs(ensemble: EnsembleForSequenceClassification) -> EnsembleClassifierOutput:
+    return ensemble.run(ensemble.encode(TEXTS))
 
 
 def predictions(pairs: Sequence[Pair], *args: Any, **kwargs: Any) -> list[dict[str, float]]:
@@ -66,11 +70,11 @@ def test_order_of_members_and_texts_does_not_matter() -> None:
 def test_checkpoints_are_as_models(tmp_path: Path) -> None:
     pairs = classifiers()
     folders = save(pairs, tmp_path)
-    expected = EnsembleForSequenceClassification(*models_and_tokenizers(pairs)).predict_logits(TEXTS)
-    found = EnsembleForSequenceClassification(folders).predict_logits(TEXTS)
+    expected = outputs(EnsembleForSequenceClassification(*models_and_tokenizers(pairs)))
+    found = outputs(EnsembleForSequenceClassification(folders))
     assert found.probabilities.allclose(expected.probabilities, atol=1e-6)
     mixed = EnsembleForSequenceClassification([folders[0], pairs[1][0], str(folders[2])], [None, pairs[1][1], None])
-    assert mixed.predict_logits(TEXTS).member_logits.allclose(expected.member_logits, atol=1e-5)
+    assert outputs(mixed).member_logits.allclose(expected.member_logits, atol=1e-5)
     assert mixed.label_names == LABELS and len(mixed) == 3
 
 
@@ -78,11 +82,11 @@ def test_checkpoints_are_as_models(tmp_path: Path) -> None:
 def test_one_member_is_itself() -> None:
     for model, tokenizer in classifiers():
         ensemble = EnsembleForSequenceClassification([model], tokenizer)
-        found = ensemble.predict_logits(TEXTS)
+        found = outputs(ensemble)
         expected = torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in TEXTS])
         assert found.logits.float().allclose(expected, atol=1e-5)
         assert found.probabilities.float().allclose(expected.softmax(-1), atol=1e-6)
-        twice = EnsembleForSequenceClassification([model, model], tokenizer).predict_logits(TEXTS)
+        twice = outputs(EnsembleForSequenceClassification([model, model], tokenizer))
         assert twice.logits.allclose(found.logits, atol=1e-6)
 
 

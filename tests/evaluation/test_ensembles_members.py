@@ -106,8 +106,8 @@ def test_precision_and_place_of_checkpoints(tmp_path: Path) -> None:
         seen.append((model.dtype, model.device.type, model.training))
 
     ensemble = EnsembleForSequenceClassification(folders, dtype=torch.bfloat16)
-    ensemble._run(ensemble.members[0], look)
-    ensemble.to("cpu").double()._run(ensemble.members[0], look)
+    ensemble.run_member(ensemble.members[0], look)
+    ensemble.to("cpu").double().run_member(ensemble.members[0], look)
     assert seen == [(torch.bfloat16, "cpu", False), (torch.float64, "cpu", False)]
     assert not ensemble.state_dict(), "checkpoints are no part of its weights"
 
