@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+BASELINES = ("majority", "no_answer")  # what a task's answer without a model is called in its results
 SEED_COLUMNS = ("mean", "std", "seeds 1 2 3")
 
 
@@ -51,7 +52,7 @@ def run_one(name: str, command: list[str], data: list[str], folder: Path) -> Non
     record = {
         "command": " ".join(["python", *command, *(Path(word).name if "/" in word else word for word in data)]),
         "metrics": content["metrics"],
-        "majority": content["majority"],
+        **{name: content[name] for name in BASELINES if name in content},
         "seconds": round(seconds),
         "largest_share_of_dead_scores": max(dead, default=None),
     }
