@@ -32,7 +32,7 @@ MODELS = {
 TASKS = {
     "sst2": ("run_glue.py", list(MODELS), "validation", {"accuracy": 100}),
     "snli": ("run_glue.py", list(MODELS), "validation", {"accuracy": 100}),
-    "squad_v2": ("run_squad.py", ["original", "first-3"], "validation", {"exact_match": 1, "f1": 1}),
+    "squad_v2": ("run_squad.py", ["original", "first-3"], "validation", {"exact": 1, "f1": 1}),
 }
 
 
