@@ -4,6 +4,7 @@
     accelerate launch run_glue.py configs/hire/rte.yaml --output_dir outputs/rte
     python run_glue.py --encoder FacebookAI/roberta-base --train_file train.csv --validation_file dev.csv \
         --output_dir outputs/own
+    python run_glue.py --task cola --ensemble outputs/one/seed-1 outputs/other/seed-1 --output_dir outputs/both
 
 A YAML file may come first; flags override it. `--help` lists all keys.
 """

@@ -4,6 +4,7 @@
     python run_squad.py configs/squad/minilm/squad_v2.yaml --dataset_dir my/squad_v2
     python run_squad.py --encoder FacebookAI/roberta-base --train_file train.json more.json \\
         --validation_file dev.json --version_2_with_negative true --output_dir outputs/own
+    python run_squad.py --task squad_v2 --ensemble outputs/one outputs/other --output_dir outputs/both
 
 A YAML file may come first; flags override it. `--help` lists all keys.
 """
