@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 from tiny_models import assert_same
 from tiny_runs import NO_DROPOUT, killed_at, same_runs
-from tiny_squad import prepared, refused, save_encoder, squad, write_folder
+from tiny_squad import prepared, refused, save_encoder, squad, write_folder, write_squad
 from torch.nn import functional
 
 from modeling_hire.training.answering import labelled_span_loss
@@ -179,3 +180,27 @@ def test_nan_logits_stop_the_run(base: Path, flags: tuple[Any, ...], tmp_path: P
     broken = torch.full((len(run.task.windows["validation"]), tokens), float("nan")).numpy()
     with pytest.raises(ValueError, match="diverged"):
         run.task.compute_metrics(SimpleNamespace(predictions=(broken, broken), label_ids=None))
+
+
+@pytest.mark.parametrize("model", ["hire", "last"])
+def test_something_easy_is_learned(model: str, base: Path, tmp_path: Path) -> None:
+    """The answer is the words between two marks; without the marks there is none."""
+    numbers = random.Random(0)
+
+    def row(index: int) -> dict[str, Any]:
+        words = [f"w{numbers.randrange(10, 90)}" for _ in range(numbers.randint(4, 12))]
+        answers = []
+        if index % 3:
+            place, count = numbers.randrange(len(words) - 2), numbers.randint(1, 2)
+            text = " ".join(words[place : place + count])
+            words[place : place + count] = ["w1", text, "w2"]
+            answers = [{"text": text, "answer_start": len(" ".join(words[: place + 1])) + 1}]
+        return {"id": f"q{index}", "question": "w3", "context": " ".join(words), "answers": answers}
+
+    rows = [row(index) for index in range(280)]
+    files = ("--train_file", write_squad(tmp_path / "train.json", rows[:240]))
+    files += ("--validation_file", write_squad(tmp_path / "dev.json", rows[240:]))
+    flags = ("--encoder", base / "still", "--task", "squad_v2", *files, "--model", model)
+    flags += ("--num_train_epochs", 6, "--learning_rate", "3e-3", "--per_device_train_batch_size", 8)
+    metrics = squad(tmp_path / "run", *flags)["metrics"]["42"]["validation"]
+    assert metrics["f1"] > 80, metrics
