@@ -62,6 +62,8 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> list[StandIn]:
         return made[-1]
 
     monkeypatch.setattr("modeling_hire.hub.HfApi", client)
+    # Tests run offline, and this stand-in needs no network.
+    monkeypatch.setattr("modeling_hire.training.preparation.constants", SimpleNamespace(HF_HUB_OFFLINE=False))
     return made
 
 
