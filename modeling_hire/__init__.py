@@ -40,6 +40,8 @@ __version__ = "0.1.0"
 
 # Used on the training machine only, and imported at first use.
 _LAZY = {
+    "EnsembleForQuestionAnswering": "evaluation.ensembles",
+    "EnsembleForSequenceClassification": "evaluation.ensembles",
     "duplicate_layers": "duplication",
     "peft_modules": "hub",
     "predict_spans": "evaluation.predict_spans",
