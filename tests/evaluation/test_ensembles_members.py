@@ -24,8 +24,10 @@ from modeling_hire.evaluation.ensembles import EnsembleForQuestionAnswering, Ens
 
 def live_bytes() -> int:
     """Bytes of all tensors that are alive, each storage once."""
-    # By type: asking things themselves for their class wakes deprecated ones.
-    tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and not thing.is_meta]
+    # By type: asking things themselves for their class wakes deprecated ones. A compiler's stand-ins, which an earlier
+    # test may have left, are tensors of other types and hold no memory.
+    kinds = (torch.Tensor, nn.Parameter)
+    tensors = [thing for thing in gc.get_objects() if type(thing) in kinds and not thing.is_meta]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
