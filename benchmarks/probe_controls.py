@@ -2,12 +2,13 @@
 
     python -m benchmarks.probe_controls outputs/small_mlm --text_file ../shared/data/wikitext2/test.raw.txt.gz
 
-Three controls on the tokens that `run_probe.py` reads:
+On the tokens that `run_probe.py` reads:
 
-- `most frequent`: share of the most frequent token, what always naming it would score;
-- `fresh head on the source`: the encoder that the small MLM was trained from, under output layers drawn at random
-  (their decoder is the table of word embeddings all the same), with three seeds;
-- `fresh head on the trained encoder`: the same on the small MLM's own encoder: what the shared table alone gives.
+- `most frequent token`: its share, what always naming it would score;
+- `fresh head`: the small MLM's encoder under output layers drawn at random (their decoder is the table of word
+  embeddings all the same), mean of three seeds;
+- `table alone`: hidden states compared with the word embeddings directly, without the transform and the bias of the
+  output layer: what the shared table gives by itself, on the small MLM's encoder and on the one it was trained from.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections import Counter
+from typing import Any
 
 import torch
-from transformers import AutoModelForMaskedLM, PreTrainedModel, set_seed
+from torch import nn
+from transformers import BertForMaskedLM, set_seed
 from transformers.utils import logging
 
 from benchmarks.measuring import machine, print_table, write_json
@@ -27,12 +30,19 @@ from modeling_hire.data.readers import read_lines
 from modeling_hire.training.models import resolve_checkpoint
 
 
-def fresh_head(encoder: PreTrainedModel, model: PreTrainedModel, seed: int) -> PreTrainedModel:
-    """The model's class with an output layer drawn at random, around an encoder."""
+def fresh_head(model: BertForMaskedLM, seed: int) -> BertForMaskedLM:
+    """The model with an output layer drawn at random."""
     set_seed(seed)
-    fresh = AutoModelForMaskedLM.from_config(model.config)
-    fresh.base_model.load_state_dict(encoder.state_dict(), strict=False)
+    fresh = BertForMaskedLM(model.config)
+    fresh.bert.load_state_dict(model.bert.state_dict())
     return fresh.eval()
+
+
+def table_alone(model: BertForMaskedLM) -> BertForMaskedLM:
+    """The model with the word embeddings for an output layer, and nothing else (in place)."""
+    model.cls.predictions.transform = nn.Identity()
+    nn.init.zeros_(model.cls.predictions.decoder.bias)
+    return model.eval()
 
 
 def main() -> None:
@@ -49,26 +59,29 @@ def main() -> None:
     torch.set_num_threads(1)
 
     model, tokenizer = load_masked_lm(options.checkpoint)
-    source = AutoModelForMaskedLM.from_pretrained(resolve_checkpoint(options.source))
     rows, _ = ReconstructionProbe(model, tokenizer).encode(read_lines(options.text_file), options.max_tokens)
     special = set(tokenizer.all_special_ids)
     counts = Counter(token for row in rows for token in row["input_ids"] if token not in special)
     (token, most), total = counts.most_common(1)[0], counts.total()
 
-    result = {"tokens": total, "most frequent": {"token": tokenizer.decode([token]), "accuracy": most / total}}
-    table = []
-    for name, encoder in (("source", source.base_model), ("trained encoder", model.base_model)):
-        by_seed = [
-            [
-                entry.content.accuracy
-                for entry in ReconstructionProbe(fresh_head(encoder, model, seed), tokenizer).layers(rows).layers
-            ]
-            for seed in options.seeds
-        ]
-        result[f"fresh head on the {name}"] = dict(zip(map(str, options.seeds), by_seed, strict=True))
-        means = [statistics.mean(values) for values in zip(*by_seed, strict=True)]
-        table.append([f"fresh head on the {name}", *(f"{100 * mean:.2f}" for mean in means)])
-    table.append(["most frequent token", *[f"{100 * most / total:.2f}"] * (len(table[0]) - 1)])
+    def accuracies(contender: BertForMaskedLM) -> list[float]:
+        return [entry.content.accuracy for entry in ReconstructionProbe(contender, tokenizer).layers(rows).layers]
+
+    result: dict[str, Any] = {
+        "tokens": total,
+        "most frequent": {"token": tokenizer.decode([token]), "share": most / total},
+    }
+    result["fresh head"] = {str(seed): accuracies(fresh_head(model, seed)) for seed in options.seeds}
+    source = BertForMaskedLM.from_pretrained(resolve_checkpoint(options.source))
+    result["table alone, source"] = accuracies(table_alone(source))
+    result["table alone"] = accuracies(table_alone(model))
+    lines = {
+        "most frequent token": [most / total] * (model.config.num_hidden_layers + 1),
+        "fresh head": [statistics.mean(values) for values in zip(*result["fresh head"].values(), strict=True)],
+        "table alone": result["table alone"],
+        "table alone, source": result["table alone, source"],
+    }
+    table = [[name, *(f"{100 * value:.2f}" for value in values)] for name, values in lines.items()]
     print_table("Tokens recognised, %", ["control", *map(str, range(len(table[0]) - 1))], table)
     write_json(options.json, {**result, "machine": machine()})
 
