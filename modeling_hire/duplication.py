@@ -19,7 +19,21 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 
 from .configuration_layer_plans import GRAMMAR, parse_plan
-from .modeling_encoder_layers import PlannedLayers, deepen, find_layers
+from .modeling_duplicated import (
+    BertWithDuplicatedLayers,
+    BertWithDuplicatedLayersForMaskedLM,
+    BertWithDuplicatedLayersForQuestionAnswering,
+    BertWithDuplicatedLayersForSequenceClassification,
+)
+from .modeling_encoder_layers import PlannedLayers, deepen, find_layers, quantised
+
+
+BERT_CLASSES = (
+    BertWithDuplicatedLayers,
+    BertWithDuplicatedLayersForMaskedLM,
+    BertWithDuplicatedLayersForSequenceClassification,
+    BertWithDuplicatedLayersForQuestionAnswering,
+)
 
 
 def duplicate_layers(
@@ -64,10 +78,7 @@ def duplicate_layers(
             "duplicate, and adapt the deeper model."
         )
     if getattr(model, "is_quantized", False) or getattr(model.config, "quantization_config", None):
-        raise ValueError(
-            "model: quantised weights cannot be copied layer by layer; duplicate the full-precision checkpoint, save "
-            "it, and quantise that."
-        )
+        raise quantised(type(model).__name__)
     if hasattr(model.config, "encoder_config"):
         raise ValueError(
             f"model: a {type(model).__name__} reads the layers of its encoder; build it around a duplicated one, "
@@ -149,28 +160,16 @@ def deepen_checkpoint(
 
 def _class_of(config: transformers.PreTrainedConfig) -> type:
     """The class the checkpoint was saved with, so that its head is kept."""
-    names = config.architectures or []
-    for name in names:
-        if hasattr(transformers, name):
-            return getattr(transformers, name)
-    own = {cls.__name__: cls for cls in _own_classes()}
-    return own.get(names[0], AutoModel) if names else AutoModel
-
-
-def _own_classes() -> list[type]:
-    from . import modeling_duplicated as own
-
-    return [
-        own.BertWithDuplicatedLayers,
-        own.BertWithDuplicatedLayersForMaskedLM,
-        own.BertWithDuplicatedLayersForSequenceClassification,
-        own.BertWithDuplicatedLayersForQuestionAnswering,
-    ]
+    known = {cls.__name__: cls for cls in BERT_CLASSES}
+    for name in config.architectures or ():
+        if name in known or hasattr(transformers, name):
+            return known.get(name) or getattr(transformers, name)
+    return AutoModel
 
 
 def _tied_bert_class(config: transformers.PreTrainedConfig) -> type:
     plain = _class_of(config)
-    return next((cls for cls in _own_classes() if cls.plain_class is plain), _own_classes()[0])
+    return next((cls for cls in BERT_CLASSES if cls.plain_class is plain), BertWithDuplicatedLayers)
 
 
 def _write_card(folder: Path, model: PreTrainedModel, source: str | None, plan: str) -> None:

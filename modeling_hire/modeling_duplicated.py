@@ -20,14 +20,14 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
 )
-from transformers.modeling_outputs import MaskedLMOutput, QuestionAnsweringModelOutput, SequenceClassifierOutput
+from transformers.modeling_outputs import QuestionAnsweringModelOutput
 from transformers.models.bert.modeling_bert import BertLayer
-from transformers.utils import can_return_tuple
+from transformers.utils import ModelOutput, can_return_tuple
 from transformers.utils.output_capturing import OutputRecorder
 
 from .configuration_duplicated import BertWithDuplicatedLayersConfig
 from .configuration_layer_plans import compose, parse_plan
-from .modeling_encoder_layers import PlannedLayers, rearrange_layers
+from .modeling_encoder_layers import PlannedLayers, quantised, rebuild
 from .modeling_layerwise import HUB_KEYWORDS
 from .modeling_losses import class_loss, sequence_loss, span_loss
 
@@ -99,10 +99,7 @@ class DuplicatedLayersMixin:
         if kind != "bert" and duplicate is None and tie is None:
             return super().from_pretrained(name, *args, **kwargs)
         if source.get("quantization_config") or kwargs.get("quantization_config") is not None:
-            raise ValueError(
-                f"{name}: quantised weights cannot be copied layer by layer; duplicate the full-precision checkpoint, "
-                "save it, and quantise that."
-            )
+            raise quantised(name)
         with_info = kwargs.pop("output_loading_info", False)
         placement = {key: kwargs.pop(key) for key in ("device_map", "max_memory", "offload_folder") if key in kwargs}
         loader = cls.plain_class if kind == "bert" else super()
@@ -112,13 +109,12 @@ class DuplicatedLayersMixin:
 
     def duplicate(self, plan: str | Sequence[int], tie: bool | None = None) -> PreTrainedModel:
         """A copy of this model with executed layers duplicated (or removed): see `from_pretrained`."""
-        model = self._rearranged(self, plan, tie)
-        return model.to(self.device).train(self.training)
+        return self._rearranged(self, plan, tie)
 
     @classmethod
     def _rearranged(cls, model: PreTrainedModel, plan: str | Sequence[int], tie: bool | None, **placement: Any):
         """The stack that `plan` makes of a BERT's executed layers, in this class."""
-        old, prefix = model.config, "" if model.base_model is model else f"{model.base_model_prefix}."
+        old = model.config
         executed = getattr(old, "layer_plan", None)
         tie = executed is not None if tie is None else tie
         order = compose(executed, parse_plan(plan, _depth(model)))
@@ -131,12 +127,7 @@ class DuplicatedLayersMixin:
             "layer_sources": None if sources == list(range(old.num_hidden_layers)) else sources,
         }
         config = cls.config_class(**{key: value for key, value in fields.items() if key not in _NOT_COPIED})
-        config._attn_implementation = old._attn_implementation
-        weights = rearrange_layers(model.state_dict(), f"{prefix}encoder.layer", blocks)
-        kwargs = {} if prefix or model.pooler is not None else {"add_pooling_layer": False}
-        return cls.from_pretrained(
-            None, config=config, state_dict=weights, dtype=model.dtype, **kwargs, **placement
-        ).train(model.training)
+        return rebuild(cls, model, config, _path(model), blocks, **placement)
 
     def to_bert(self) -> PreTrainedModel:
         """The same model as an ordinary BERT of transformers, whose checkpoint needs no code of this library.
@@ -152,16 +143,16 @@ class DuplicatedLayersMixin:
         fields = {
             key: value for key, value in self.config.to_dict().items() if key not in (*_NOT_COPIED, "layer_plan")
         }
-        config = BertConfig(**fields)
-        config._attn_implementation = self.config._attn_implementation
-        kwargs = {} if self.base_model is not self or self.pooler is not None else {"add_pooling_layer": False}
-        weights = {name: value.clone() for name, value in self.state_dict().items()}
-        model = self.plain_class.from_pretrained(None, config=config, state_dict=weights, dtype=self.dtype, **kwargs)
-        return model.to(self.device).train(self.training)
+        layers = range(self.config.num_hidden_layers)
+        return rebuild(self.plain_class, self, BertConfig(**fields), _path(self), layers)
 
 
 # What a configuration says of the checkpoint it came from, and not of the model.
 _NOT_COPIED = ("model_type", "auto_map", "architectures", "transformers_version", "_name_or_path", "dtype")
+
+
+def _path(model: PreTrainedModel) -> str:
+    return "encoder.layer" if model.base_model is model else f"{model.base_model_prefix}.encoder.layer"
 
 
 def _depth(model: PreTrainedModel) -> int:
@@ -197,7 +188,25 @@ class BertWithDuplicatedLayers(DuplicatedLayersMixin, BertModel):
     }
 
 
-class BertWithDuplicatedLayersForMaskedLM(DuplicatedLayersMixin, BertForMaskedLM):
+class LabelledMixin(DuplicatedLayersMixin):
+    """A head that is trained on `labels`, whose loss weighs accumulated batches as one (BERT's own does not)."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.LongTensor | None = None,
+        labels: torch.Tensor | None = None,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> ModelOutput:
+        outputs = super().forward(input_ids, attention_mask, token_type_ids, return_dict=True, **kwargs)
+        loss = None if labels is None else self.compute_loss(outputs.logits, labels, num_items_in_batch)
+        return type(outputs)(loss=loss, **outputs)
+
+
+class BertWithDuplicatedLayersForMaskedLM(LabelledMixin, BertForMaskedLM):
     r"""
     [`BertWithDuplicatedLayers`] and BERT's masked language model head. `labels`: `(batch, tokens)`, token ids or -100.
 
@@ -216,22 +225,11 @@ class BertWithDuplicatedLayersForMaskedLM(DuplicatedLayersMixin, BertForMaskedLM
 
     plain_class = BertForMaskedLM
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        labels: torch.LongTensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> MaskedLMOutput:
-        outputs = super().forward(input_ids, attention_mask, token_type_ids, return_dict=True, **kwargs)
-        loss = None if labels is None else class_loss(outputs.logits, labels, num_items_in_batch)
-        return MaskedLMOutput(loss=loss, **outputs)
+    def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+        return class_loss(logits, labels, num_items_in_batch)
 
 
-class BertWithDuplicatedLayersForSequenceClassification(DuplicatedLayersMixin, BertForSequenceClassification):
+class BertWithDuplicatedLayersForSequenceClassification(LabelledMixin, BertForSequenceClassification):
     r"""
     [`BertWithDuplicatedLayers`] and a classifier or regressor. `labels`: `(batch,)`, class ids or scores.
 
@@ -251,19 +249,8 @@ class BertWithDuplicatedLayersForSequenceClassification(DuplicatedLayersMixin, B
 
     plain_class = BertForSequenceClassification
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: torch.LongTensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        token_type_ids: torch.LongTensor | None = None,
-        labels: torch.Tensor | None = None,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutput:
-        outputs = super().forward(input_ids, attention_mask, token_type_ids, return_dict=True, **kwargs)
-        loss = None if labels is None else sequence_loss(outputs.logits, labels, self.config, num_items_in_batch)
-        return SequenceClassifierOutput(loss=loss, **outputs)
+    def compute_loss(self, logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+        return sequence_loss(logits, labels, self.config, num_items_in_batch)
 
 
 class BertWithDuplicatedLayersForQuestionAnswering(DuplicatedLayersMixin, BertForQuestionAnswering):
@@ -302,7 +289,7 @@ class BertWithDuplicatedLayersForQuestionAnswering(DuplicatedLayersMixin, BertFo
         loss = None
         if start_positions is not None and end_positions is not None:
             logits = (outputs.start_logits, outputs.end_logits)
-            loss = span_loss(*logits, start_positions, end_positions, num_items_in_batch)
+            loss = span_loss(*logits, start_positions, end_positions, num_items_in_batch, attention_mask)
         return QuestionAnsweringModelOutput(loss=loss, **outputs)
 
 

@@ -115,7 +115,7 @@ def rearrange_layers(
     Args:
         weights: names and tensors of the original.
         path (`str`): where the list of layers is, for example `"bert.encoder.layer"`.
-        sources: layer numbers, in the order of the new stack. A layer used twice is copied, so that nothing is shared.
+        sources: layer numbers, in the order of the new stack.
     """
     rearranged, layers = {}, {}
     for name, value in weights.items():
@@ -126,7 +126,7 @@ def rearrange_layers(
             rearranged[name] = value
     for place, source in enumerate(sources):
         for rest, value in layers[source].items():
-            rearranged[f"{path}.{place}.{rest}"] = value if source not in sources[:place] else value.clone()
+            rearranged[f"{path}.{place}.{rest}"] = value
     return rearranged
 
 
@@ -162,36 +162,51 @@ def group_of_pass(config: PreTrainedConfig, layer: int) -> int:
     return int(layer / (config.num_hidden_layers / config.num_hidden_groups))
 
 
-def deepen(model: PreTrainedModel, sources: Sequence[int], untie_passes: bool = False) -> PreTrainedModel:
-    """A deeper (or shallower) model of the same class, whose i-th layer is a copy of layer `sources[i]`.
+def quantised(name: str) -> ValueError:
+    """The error for weights that cannot be copied layer by layer."""
+    return ValueError(
+        f"{name}: quantised weights cannot be copied layer by layer; duplicate the full-precision checkpoint, save "
+        "it, and quantise that."
+    )
 
-    The class itself builds the stack from the new configuration, so that it is what a saved checkpoint will load as.
+
+def rebuild(
+    model_class: type[PreTrainedModel],
+    model: PreTrainedModel,
+    config: PreTrainedConfig,
+    path: str,
+    sources: Sequence[int],
+    **loading: Any,
+) -> PreTrainedModel:
+    """A model of the given class and configuration whose i-th layer is a copy of layer `sources[i]` of `model`.
+
+    The class itself builds the stack, so that it is what a saved checkpoint will load as. Precision, attention, mode,
+    and what is frozen are the original's; no memory is shared with it.
+
+    Args:
+        model_class, config: what to build.
+        model: the original.
+        path (`str`): where its list of layers is, for example `"bert.encoder.layer"`.
+        sources: layer numbers of the original, in the order of the new stack.
+        loading: where to put the model; unset, on the original's device.
 
     Raises:
-        ValueError: if the layers are not found, or differ by position so that the class cannot express the new stack.
+        ValueError: if the class and configuration make another stack.
     """
-    base = model.base_model
-    parent, name = find_layers(base)
-    layers = getattr(parent, name)
-    config = deepened_config(model.config, sources, untie_passes)
-    weights = model.state_dict()
-    if name != "albert_layer_groups":
-        blocks = sources
-    else:
-        blocks = [group_of_pass(model.config, layer) for layer in sources] if untie_passes else range(len(layers))
-    path = next(path for path, module in model.named_modules() if module is layers)
-    weights = rearrange_layers(weights, path, blocks)
-    accepts = "add_pooling_layer" in inspect.signature(type(model).__init__).parameters
-    pooler = {"add_pooling_layer": False} if accepts and getattr(base, "pooler", None) is None else {}
     config._attn_implementation = model.config._attn_implementation
-    deeper, info = type(model).from_pretrained(
+    if model.base_model is model and getattr(model, "pooler", True) is None:
+        loading["add_pooling_layer"] = False
+    rebuilt, info = model_class.from_pretrained(
         None,
         config=config,
-        state_dict=weights,
+        # Loading takes tensors as they are, and the original goes on living.
+        state_dict={
+            name: value.clone() for name, value in rearrange_layers(model.state_dict(), path, sources).items()
+        },
         dtype=model.dtype,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # told below, as what does not fit
-        **pooler,
+        **loading,
     )
     wrong = sorted({*info["missing_keys"], *info["unexpected_keys"], *(key for key, *_ in info["mismatched_keys"])})
     if wrong:
@@ -200,12 +215,28 @@ def deepen(model: PreTrainedModel, sources: Sequence[int], untie_passes: bool = 
             "does not fit the new stack), so its class cannot express this plan; allowed is one that leaves such a "
             "layer where it is."
         )
-    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
-    numbers = {f"{path}.{place}.": f"{path}.{block}." for place, block in enumerate(blocks)}
-    for key, parameter in deeper.named_parameters():
-        source = next((old + key[len(new) :] for new, old in numbers.items() if key.startswith(new)), key)
-        parameter.requires_grad_(source not in frozen)
-    return deeper.to(model.device).train(model.training)
+    trained = {name: torch.tensor(parameter.requires_grad) for name, parameter in model.named_parameters()}
+    trained = rearrange_layers(trained, path, sources)
+    for name, parameter in rebuilt.named_parameters():
+        parameter.requires_grad_(bool(trained[name]))
+    if "device_map" not in loading:
+        rebuilt = rebuilt.to(model.device)
+    return rebuilt.train(model.training)
+
+
+def deepen(model: PreTrainedModel, sources: Sequence[int], untie_passes: bool = False) -> PreTrainedModel:
+    """A deeper (or shallower) model of the same class, whose i-th layer is a copy of layer `sources[i]`.
+
+    Raises:
+        ValueError: if the layers are not found, or differ by position so that the class cannot express the new stack.
+    """
+    parent, name = find_layers(model.base_model)
+    layers = getattr(parent, name)
+    config = deepened_config(model.config, sources, untie_passes)
+    if name == "albert_layer_groups":
+        sources = [group_of_pass(model.config, layer) for layer in sources] if untie_passes else range(len(layers))
+    path = next(path for path, module in model.named_modules() if module is layers)
+    return rebuild(type(model), model, config, path, sources)
 
 
 def duplicated(

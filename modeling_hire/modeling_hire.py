@@ -429,10 +429,10 @@ class HireForQuestionAnswering(HireTaskModel):
     ) -> HireQuestionAnsweringOutput:
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         outputs = super().forward(*given, return_dict=True, **kwargs)
-        start_logits, end_logits = outputs.logits.unbind(dim=-1)
+        both = start_logits, end_logits = outputs.logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = span_loss(start_logits, end_logits, start_positions, end_positions, num_items_in_batch)
+            loss = span_loss(*both, start_positions, end_positions, num_items_in_batch, attention_mask)
         return HireQuestionAnsweringOutput(
             loss=loss, start_logits=start_logits, end_logits=end_logits, **extras(outputs)
         )

@@ -51,15 +51,22 @@ def span_loss(
     start_positions: torch.Tensor,
     end_positions: torch.Tensor,
     num_items_in_batch: torch.Tensor | int | None = None,
+    attention_mask: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Mean of the losses of start and end, from logits `(batch, tokens)` and token indices `(batch,)`.
 
-    An index outside the text does not count.
+    An index outside the text does not count. With the mask `(batch, tokens)`, padding gets no share of the softmax, so
+    that the loss of a text does not depend on how long its neighbours in the batch are.
     """
     losses = []
     for logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
-        positions = positions.view(-1)
+        logits, positions = logits.float(), positions.view(-1)
         outside = (positions < 0) | (positions >= logits.shape[1])
+        if attention_mask is not None and attention_mask.dim() == 2:
+            padding = attention_mask == 0
+            # The lowest number and not -inf: a row without any text would have no gradient but NaN.
+            logits = logits.masked_fill(padding, torch.finfo(logits.dtype).min)
+            outside = outside | padding.gather(1, positions.clamp(0, logits.shape[1] - 1)[:, None]).squeeze(1)
         losses.append(class_loss(logits, positions.masked_fill(outside, -100), num_items_in_batch))
     return sum(losses) / 2
 

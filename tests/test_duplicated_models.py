@@ -32,6 +32,8 @@ from modeling_hire import (
     BertWithDuplicatedLayersForMaskedLM,
     BertWithDuplicatedLayersForQuestionAnswering,
     BertWithDuplicatedLayersForSequenceClassification,
+    HireConfig,
+    HireForQuestionAnswering,
     HireForSequenceClassification,
 )
 from modeling_hire.configuration_layer_plans import parse_plan
@@ -52,6 +54,7 @@ AUTO = dict(
     )
 )
 every_class = pytest.mark.parametrize("model_class", PLAIN)
+every_head = pytest.mark.parametrize("model_class", [cls for cls in PLAIN if cls is not BertWithDuplicatedLayers])
 every_plan = pytest.mark.parametrize("plan", ["first:2", "block:0-1", [2, 0, 3]], ids=str)
 either_way = pytest.mark.parametrize("tie", [False, True], ids=["untied", "tied"])
 
@@ -155,6 +158,8 @@ class TestRecord:
         for twice in (once.duplicate("first:1"), duplicate_layers(once, "first:1")):
             assert twice.config.layer_plan == [0, 0, 1, 2, 2]
         assert_same(once.state_dict(), before)
+        memory = {parameter.data_ptr() for parameter in once.parameters()}
+        assert not any(parameter.data_ptr() in memory for parameter in twice.parameters())
         assert duplicate_layers(once, "first:1", tie=False).config.layer_sources == [0, 0, 1, 2, 2]
 
     def test_an_ordinary_deeper_bert_keeps_its_record(self, plain: Path, tmp_path: Path) -> None:
@@ -219,13 +224,11 @@ def test_hidden_states_follow_the_execution(tie: bool, tmp_path: Path) -> None:
 
 
 @either_way
-@every_class
+@every_head
 def test_accumulated_batches_weigh_as_one(model_class: type, tie: bool) -> None:
     extra = {"layer_plan": [0, 0, 1, 2]} if tie else {}
     model = enliven(model_class(BertWithDuplicatedLayersConfig(**_sizes(), **extra))).eval()
     batch = tiny_batch((9, 6, 4, 8))
-    if model_class is BertWithDuplicatedLayers:
-        pytest.skip("no head, no loss")
     if model_class is BertWithDuplicatedLayersForMaskedLM:
         labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
         batch["labels"] = labels.masked_fill(torch.arange(9) % 3 == 0, -100)
@@ -236,7 +239,9 @@ def test_accumulated_batches_weigh_as_one(model_class: type, tie: bool) -> None:
         batch |= {"start_positions": torch.tensor([1, 2, 0, 3]), "end_positions": torch.tensor([2, 4, 1, 7])}
         count = 4
         outputs = model(**{key: batch[key] for key in ("input_ids", "attention_mask")})
+        padding = batch["attention_mask"] == 0
         pairs = ((outputs.start_logits, "start_positions"), (outputs.end_logits, "end_positions"))
+        pairs = [(logits.masked_fill(padding, -torch.inf), name) for logits, name in pairs]
         expected = sum(functional.cross_entropy(logits, batch[name]) for logits, name in pairs) / 2
     else:
         batch["labels"], count = torch.tensor([0, 1, 1, 0]), 4
@@ -250,6 +255,28 @@ def test_accumulated_batches_weigh_as_one(model_class: type, tie: bool) -> None:
     for row in range(4):
         model(**rows(batch, slice(row, row + 1)), num_items_in_batch=count).loss.backward()
     assert_same(gradients(model), at_once, atol=1e-6, rtol=1e-4)
+
+
+def test_what_is_frozen_stays_so() -> None:
+    model = BertWithDuplicatedLayersForSequenceClassification(BertWithDuplicatedLayersConfig(**_sizes()))
+    model.bert.encoder.layer[1].requires_grad_(False)
+    deeper = model.duplicate("all:2")
+    frozen = {name for name, parameter in deeper.named_parameters() if not parameter.requires_grad}
+    assert frozen == {name for name, _ in deeper.named_parameters() if ".layer.2." in name or ".layer.3." in name}
+
+
+def test_padding_has_no_share_in_the_loss_of_a_span() -> None:
+    duplicated = BertWithDuplicatedLayersForQuestionAnswering(BertWithDuplicatedLayersConfig(**_sizes()))
+    hire = HireForQuestionAnswering(HireConfig.preset("fast", tiny_encoder_config("bert")))
+    places = {"start_positions": torch.tensor([1, 2]), "end_positions": torch.tensor([2, 4])}
+    for model in (duplicated, hire):
+        enliven(model).eval()
+        losses = [model(**tiny_batch((9, 6), tokens=tokens), **places).loss for tokens in (9, 15)]
+        torch.testing.assert_close(*losses, atol=1e-6, rtol=1e-5)
+        # An answer said to lie in the padding does not count.
+        outside = {**places, "start_positions": torch.tensor([1, 8]), "end_positions": torch.tensor([2, 8])}
+        alone = model(**tiny_batch((9,), tokens=9), **{name: value[:1] for name, value in places.items()}).loss
+        torch.testing.assert_close(model(**tiny_batch((9, 6)), **outside).loss, alone, atol=1e-6, rtol=1e-5)
 
 
 def test_every_executed_layer_gets_a_gradient_and_tied_ones_the_sum() -> None:

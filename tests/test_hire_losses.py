@@ -48,7 +48,8 @@ def labelled(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
     if name == "question":
         model = tiny_model("fast", model_class=HireForQuestionAnswering, **NO_DROPOUT)
         start = torch.randint(0, 2, (TEXTS,), generator=numbers)
-        return model, batch | {"start_positions": start, "end_positions": start + 1}
+        last = batch["attention_mask"].sum(dim=1) - 1
+        return model, batch | {"start_positions": start.minimum(last), "end_positions": (start + 1).minimum(last)}
     model = tiny_model("fast", model_class=HireForMultipleChoice, **NO_DROPOUT)
     choices = {key: torch.stack([value, value.flip(0)], dim=1) for key, value in batch.items()}
     return model, choices | {"labels": torch.randint(0, 2, (TEXTS,), generator=numbers)}
@@ -57,10 +58,15 @@ def labelled(name: str) -> tuple[PreTrainedModel, dict[str, torch.Tensor]]:
 KINDS = ["classification", "regression", "several scores", "multi-label", "tokens", "question", "choice"]
 
 
+def within_text(logits: torch.Tensor, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return logits.masked_fill(batch["attention_mask"] == 0, -torch.inf)
+
+
 def expected_loss(name: str, outputs: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     if name == "question":
-        start = functional.cross_entropy(outputs.start_logits, batch["start_positions"])
-        return (start + functional.cross_entropy(outputs.end_logits, batch["end_positions"])) / 2
+        start, end = (within_text(logits, batch) for logits in (outputs.start_logits, outputs.end_logits))
+        start = functional.cross_entropy(start, batch["start_positions"])
+        return (start + functional.cross_entropy(end, batch["end_positions"])) / 2
     logits, labels = outputs.logits, batch["labels"]
     if name == "regression":
         return functional.mse_loss(logits[:, 0], labels)
@@ -118,8 +124,8 @@ class TestValue:
         outputs = model(
             **batch, start_positions=torch.tensor([1, outside, 2]), end_positions=torch.tensor([2, outside, 3])
         )
-        start = functional.cross_entropy(outputs.start_logits[[0, 2]], torch.tensor([1, 2]))
-        end = functional.cross_entropy(outputs.end_logits[[0, 2]], torch.tensor([2, 3]))
+        start = functional.cross_entropy(within_text(outputs.start_logits, batch)[[0, 2]], torch.tensor([1, 2]))
+        end = functional.cross_entropy(within_text(outputs.end_logits, batch)[[0, 2]], torch.tensor([2, 3]))
         torch.testing.assert_close(outputs.loss, (start + end) / 2)
 
 

@@ -126,8 +126,8 @@ def draw_layers_by_example(
     bars.tick_params(axis="y", left=False, labelleft=False)
     bars.spines[["top", "right"]].set_visible(False)
 
-    _set_titles(figure, title, note)
-    return _save(figure, path)
+    set_titles(figure, title, note)
+    return save_figure(figure, path)
 
 
 def draw_layers_by_task(
@@ -193,8 +193,8 @@ def draw_layers_by_task(
             color = "white" if value < 0.55 * highest else "black"
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=color, fontsize=8)
     figure.colorbar(image, ax=axes, label=quantity, pad=0.02)
-    _set_titles(figure, title, note)
-    return _save(figure, path)
+    set_titles(figure, title, note)
+    return save_figure(figure, path)
 
 
 def _mark_groups(axes: Axes, groups: Sequence[tuple[str, int]], num_examples: int) -> None:
@@ -215,12 +215,12 @@ def _mark_groups(axes: Axes, groups: Sequence[tuple[str, int]], num_examples: in
         top.spines["top"].set_visible(False)
 
 
-def _set_titles(figure: Figure, title: str | None, note: str | None) -> None:
+def set_titles(figure: Figure, title: str | None, note: str | None) -> None:
     if title or note:
         figure.suptitle("\n".join(line for line in (title, note) if line), fontsize=11)
 
 
-def _save(figure: Figure, path: str | os.PathLike[str]) -> Path:
+def save_figure(figure: Figure, path: str | os.PathLike[str]) -> Path:
     """Writes under another name first, so that a killed program leaves no half picture."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from .plots import COLORMAP, _save, _set_titles
+from .plots import COLORMAP, save_figure, set_titles
 
 
 # Told apart by colour-blind readers and by line style in grey print.
@@ -64,8 +64,8 @@ def draw_accuracy_by_layer(
     axes.set_ylim(-0.02, 1.02)
     _tidy(axes)
     axes.legend(fontsize=8, frameon=False)
-    _set_titles(figure, title, note)
-    return _save(figure, path)
+    set_titles(figure, title, note)
+    return save_figure(figure, path)
 
 
 def draw_changes_by_layer(
@@ -119,8 +119,8 @@ def draw_changes_by_layer(
         axes.set_xlabel("layer that is changed")
         _tidy(axes)
     right.legend(fontsize=8, frameon=False)
-    _set_titles(figure, title, note)
-    return _save(figure, path)
+    set_titles(figure, title, note)
+    return save_figure(figure, path)
 
 
 def draw_decoded_text(
@@ -189,8 +189,8 @@ def draw_decoded_text(
                     fontstyle="normal" if right else "italic",
                 )
     figure.colorbar(image, ax=axes, label="probability of the true token", pad=0.01)
-    _set_titles(figure, title, note)
-    return _save(figure, path)
+    set_titles(figure, title, note)
+    return save_figure(figure, path)
 
 
 def _cycle(count: int) -> list[tuple]:

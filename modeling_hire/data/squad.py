@@ -15,7 +15,7 @@ from typing import Any
 from datasets import Dataset, Features, Value
 from datasets import Sequence as ListOf
 
-from .loading import capped_rows
+from .loading import TaskData, capped_rows
 from .messages import listing
 from .readers import Table, read_table
 from .sources import HubUnreachableError, read_hub, split_file
@@ -32,24 +32,14 @@ FILE_NAMES = {
 
 
 @dataclass
-class SquadData:
+class SquadData(TaskData):
     """Questions, ready to be cut into windows.
 
     Args:
-        spec: title, metrics and, for a task known by name, its place on the Hub.
         version_2: whether questions may have no answer.
-        train: training questions, or `None` when only evaluating.
-        evaluation: split name -> questions with answers.
-        test: split name -> questions without.
-        notes: sentences for the user about what was capped.
     """
 
-    spec: TaskSpec
     version_2: bool
-    train: Dataset | None
-    evaluation: dict[str, Dataset]
-    test: dict[str, Dataset]
-    notes: list[str]
 
 
 @dataclass

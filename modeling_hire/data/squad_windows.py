@@ -35,7 +35,7 @@ def window_dataset(
 
     Returns:
         The model's inputs of each window; where answers are known `labels`, which are the places of the first
-        reference answer's first and last token and the number of tokens of the window (see `span_label_loss`); and
+        reference answer's first and last token and the number of tokens of the window (see `labelled_span_loss`); and
         what `read_windows` reads. And how many questions were cut to `max_query_length`.
 
     Raises:

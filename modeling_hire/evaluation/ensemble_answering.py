@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import torch
-from transformers import AutoModelForQuestionAnswering, PreTrainedModel
+from transformers import AutoModelForQuestionAnswering
 
 from ..data.spans import Window, make_windows
-from .ensemble_base import Ensemble, Tokenizers, check_numbers
+from .ensemble_base import Ensemble, check_numbers
 from .ensemble_inputs import make_inputs, run_questions
 from .ensemble_outputs import EnsembleSpanOutput, FoundSpans, mean_distribution
 from .ensemble_spans import SpanSum, by_question
@@ -55,16 +54,6 @@ class EnsembleForQuestionAnswering(Ensemble):
     """
 
     auto_class = AutoModelForQuestionAnswering
-
-    def __init__(
-        self,
-        members: Sequence[PreTrainedModel | str | os.PathLike],
-        tokenizers: Tokenizers = None,
-        *,
-        revision: str | Sequence[str | None] | None = None,
-        dtype: torch.dtype = torch.float32,
-    ):
-        super().__init__(members, tokenizers, revision, dtype)
 
     @torch.no_grad()
     def forward(

@@ -30,9 +30,10 @@ class Ensemble(nn.Module):
     def __init__(
         self,
         members: Sequence[PreTrainedModel | str | os.PathLike],
-        tokenizers: Tokenizers,
-        revision: str | Sequence[str | None] | None,
-        dtype: torch.dtype,
+        tokenizers: Tokenizers = None,
+        *,
+        revision: str | Sequence[str | None] | None = None,
+        dtype: torch.dtype = torch.float32,
     ):
         super().__init__()
         self.members = make_members(members, self.auto_class, tokenizers, revision)

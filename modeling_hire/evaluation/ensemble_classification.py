@@ -69,7 +69,7 @@ class EnsembleForSequenceClassification(Ensemble):
         dtype: torch.dtype = torch.float32,
         label_names: Sequence[str] | None = None,
     ):
-        super().__init__(members, tokenizers, revision, dtype)
+        super().__init__(members, tokenizers, revision=revision, dtype=dtype)
         self.label_names, self._orders = match_labels(self.members, label_names)
 
     @torch.no_grad()

@@ -49,12 +49,8 @@ def labelled_span_loss(
     """
     starts, ends, lengths = labels.unbind(dim=-1)
     places = torch.arange(outputs["start_logits"].shape[1], device=labels.device)
-    padding = places >= lengths[:, None]
-    start_logits, end_logits = (
-        outputs[name].float().masked_fill(padding, -torch.inf) for name in ("start_logits", "end_logits")
-    )
     windows = None if num_items_in_batch is None else num_items_in_batch / labels.shape[-1]
-    return span_loss(start_logits, end_logits, starts, ends, windows)
+    return span_loss(outputs["start_logits"], outputs["end_logits"], starts, ends, windows, places < lengths[:, None])
 
 
 class QuestionAnswering(TrainingTask):

@@ -216,12 +216,10 @@ def prepare_ensemble(
     """
     check_arguments(model_arguments, arguments)
     output, checkpoints = Path(arguments.output_dir), list(model_arguments.ensemble or ())
-    if output.is_dir() and any(output.iterdir()):
-        raise ValueError(f"output_dir={str(output)!r}: holds another run or other files. Name another folder.")
     built = {field.name for field in dataclasses.fields(model_arguments)} - set(OWN)
     described = describe(model_arguments, data_arguments, arguments)
     identity = {name: value for name, value in described.items() if name not in built}
-    check_output(output, identity, arguments.seeds, resume=False)
+    check_output(output, identity, arguments.seeds, resume=None)
     revisions = model_arguments.ensemble_revision
     loading: dict[str, Any] = {
         "revision": revisions[0] if revisions is not None and len(revisions) == 1 else revisions,

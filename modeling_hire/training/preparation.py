@@ -191,8 +191,11 @@ def _without_path(name: str, value: Any) -> Any:
     return f"{path.name} ({hashlib.sha256(str(path).encode()).hexdigest()[:8]})"
 
 
-def check_output(output: Path, identity: dict[str, Any], seeds: list[int], resume: bool) -> None:
-    """Raise a `ValueError` if `output_dir` holds something that this run would overwrite."""
+def check_output(output: Path, identity: dict[str, Any], seeds: list[int], resume: bool | None) -> None:
+    """Raise a `ValueError` if `output_dir` holds something that this run would overwrite.
+
+    `resume=None`: a run that cannot be gone on with.
+    """
     where = f"output_dir={str(output)!r}"
     if output.is_symlink() and not output.exists():
         raise ValueError(f"{where}: a link that leads nowhere; allowed is a folder.")
@@ -206,10 +209,8 @@ def check_output(output: Path, identity: dict[str, Any], seeds: list[int], resum
     if not any(output.iterdir()):
         return
     if not resume:
-        raise ValueError(
-            f"{where}: holds another run or other files. Name another folder, or go on with the run there with "
-            "--resume true."
-        )
+        way_out = "." if resume is None else ", or go on with the run there with --resume true."
+        raise ValueError(f"{where}: holds another run or other files. Name another folder{way_out}")
     runs = {path: _read_run(path, where) for path in (output / RUN_FILE, *sorted(output.glob(f"seed-*/{RUN_FILE}")))}
     before = {path: run for path, run in runs.items() if run is not None}
     if not before:

@@ -303,7 +303,6 @@ def test_the_generated_task_uses_the_sample_seed(monkeypatch):
 
 
 def test_the_generated_task_for_real():
-    pytest.importorskip("modeling_hire.data.acceptability")
     data = load("acceptability", max_train_samples=100)
     assert len(data.train) == 100 and set(data.train["label"][:]) == {0, 1}
     assert len(data.evaluation["validation"]) == 500
