@@ -1,4 +1,4 @@
-"""Train HIRE offline in about two minutes, compare it with the plain head, load it back and classify.
+"""Train HIRE offline in less than three minutes, compare it with the plain head, load it back and classify.
 
     python examples/quickstart.py [OUTPUT_DIR]
 
