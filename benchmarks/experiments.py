@@ -25,14 +25,15 @@ BASELINES = ("majority", "no_answer")  # what a task's answer without a model is
 SEED_COLUMNS = ("mean", "std", "seeds 1 2 3")
 
 
-def run_one(name: str, command: list[str], data: list[str], folder: Path) -> None:
-    """Run one experiment and keep its metrics; the checkpoints are not kept.
+def run_one(name: str, command: list[str], data: list[str], folder: Path, keep: bool = False) -> None:
+    """Run one experiment and keep its metrics.
 
     Args:
         name: of the experiment.
         command: the script and its arguments.
         data: arguments that say where the data lies, and which are not written down.
         folder: where the metrics go.
+        keep: keep its checkpoints as well, in `outputs/results/<name>`.
     """
     target, output = folder / f"{name}.json", ROOT / "outputs" / "results" / name
     if target.exists():
@@ -58,7 +59,8 @@ def run_one(name: str, command: list[str], data: list[str], folder: Path) -> Non
     }
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    shutil.rmtree(output)
+    if not keep:
+        shutil.rmtree(output)
     print(f"{name}: {seconds:.0f} s", flush=True)
 
 
@@ -105,6 +107,7 @@ def main(
     parser.add_argument("action", choices=["run", "tables"])
     parser.add_argument("--only", nargs="*", default=[""], help="Run the experiments whose names start so.")
     parser.add_argument("--workers", type=int, default=2, help="Experiments at a time, one thread each.")
+    parser.add_argument("--keep", action="store_true", help="Keep the checkpoints, which ensembles are made of.")
     parser.add_argument("--dataset_dir", default=dataset_dir)
     options = parser.parse_args()
     if options.action == "tables":
@@ -113,7 +116,7 @@ def main(
     chosen = {name: command for name, command in experiments.items() if name.startswith(tuple(options.only))}
     with ThreadPoolExecutor(options.workers) as pool:
         futures = [
-            pool.submit(run_one, name, command, data(name, options.dataset_dir), folder)
+            pool.submit(run_one, name, command, data(name, options.dataset_dir), folder, options.keep)
             for name, command in chosen.items()
         ]
         for future in futures:
