@@ -25,7 +25,7 @@ from .modeling_duplicated import (
     BertWithDuplicatedLayersForQuestionAnswering,
     BertWithDuplicatedLayersForSequenceClassification,
 )
-from .modeling_encoder_layers import PlannedLayers, deepen, find_layers, quantised
+from .modeling_encoder_layers import PlannedLayers, deepen, find_layers, quantised, reading_weights
 
 
 BERT_CLASSES = (
@@ -131,15 +131,16 @@ def deepen_checkpoint(
     output = Path(output_dir)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"output_dir={str(output)!r}: it is not an empty folder, and nothing is overwritten.")
-    config = AutoConfig.from_pretrained(source, revision=revision)
+    config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
     parse_plan(plan, getattr(config, "num_executed_layers", config.num_hidden_layers))  # before the weights are read
     loading = {"revision": revision, "use_safetensors": True}
     if tie and config.model_type == "bert":
         model = _tied_bert_class(config).from_pretrained(source, duplicate=plan, tie=True, **loading)
     else:
-        model = duplicate_layers(
-            _class_of(config).from_pretrained(source, **loading), plan, tie=tie, untie_passes=untie_passes
-        )
+        model_class = _class_of(config)
+        with reading_weights(source, model_class.__name__):
+            model = model_class.from_pretrained(source, **loading)
+        model = duplicate_layers(model, plan, tie=tie, untie_passes=untie_passes)
     # Elsewhere first: a folder that is cut short would look like a checkpoint.
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as scratch:

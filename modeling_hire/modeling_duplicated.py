@@ -27,7 +27,7 @@ from transformers.utils.output_capturing import OutputRecorder
 
 from .configuration_duplicated import BertWithDuplicatedLayersConfig
 from .configuration_layer_plans import compose, parse_plan
-from .modeling_encoder_layers import PlannedLayers, quantised, rebuild
+from .modeling_encoder_layers import PlannedLayers, quantised, reading_weights, rebuild
 from .modeling_layerwise import HUB_KEYWORDS
 from .modeling_losses import class_loss, sequence_loss, span_loss
 
@@ -97,13 +97,15 @@ class DuplicatedLayersMixin:
                 "`modeling_hire.duplication.duplicate_layers`."
             )
         if kind != "bert" and duplicate is None and tie is None:
-            return super().from_pretrained(name, *args, **kwargs)
+            with reading_weights(name, cls.__name__, **kwargs):
+                return super().from_pretrained(name, *args, **kwargs)
         if source.get("quantization_config") or kwargs.get("quantization_config") is not None:
             raise quantised(name)
         with_info = kwargs.pop("output_loading_info", False)
         placement = {key: kwargs.pop(key) for key in ("device_map", "max_memory", "offload_folder") if key in kwargs}
         loader = cls.plain_class if kind == "bert" else super()
-        model, info = loader.from_pretrained(name, *args, output_loading_info=True, **kwargs)
+        with reading_weights(name, cls.plain_class.__name__ if kind == "bert" else cls.__name__, **kwargs):
+            model, info = loader.from_pretrained(name, *args, output_loading_info=True, **kwargs)
         model = cls._rearranged(model, [1] * _depth(model) if duplicate is None else duplicate, tie, **placement)
         return (model, info) if with_info else model
 

@@ -1,10 +1,12 @@
-"""Where an encoder of transformers keeps its layers, and how to execute them by a plan."""
+"""Reading an encoder of transformers, where it keeps its layers, and how to execute them by a plan."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from .configuration_layer_plans import compose, parse_plan
 BIDIRECTIONAL = ("bert-generation", "xlnet")
 # Fields of a config that say something of each layer.
 PER_LAYER_FIELDS = ("layer_types", "attention_window")
+PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 def check_encoder(config: PreTrainedConfig) -> None:
@@ -160,6 +163,48 @@ def deepened_config(config: PreTrainedConfig, sources: Sequence[int], untie_pass
 def group_of_pass(config: PreTrainedConfig, layer: int) -> int:
     """The group of weights that an ALBERT uses in one of its passes."""
     return int(layer / (config.num_hidden_layers / config.num_hidden_groups))
+
+
+class UnreadableWeightsError(OSError):
+    """Weights that are damaged, or in a pickle; the message is one line."""
+
+
+@contextmanager
+def reading_weights(
+    name: str | os.PathLike, loader: str = "AutoModel", subfolder: str | None = None, **kwargs: Any
+) -> Iterator[None]:
+    """Inside, weights are read; what is wrong with them is said in a way that helps.
+
+    Args:
+        name: the checkpoint's folder or repository.
+        loader: the class by which a pickle can be converted.
+        subfolder: where in it.
+        kwargs: other keywords of `from_pretrained`, which do not matter here.
+
+    Raises:
+        UnreadableWeightsError: for a damaged file, or where there are pickled weights alone.
+    """
+    try:
+        yield
+    except UnreadableWeightsError:
+        raise
+    except OSError as error:
+        folder = os.path.join(name, subfolder or "")
+        files = os.listdir(folder) if os.path.isdir(folder) else ["*.bin"]  # a repository's are not known
+        if "safetensors" not in str(error) or not any(file.endswith(PICKLES) for file in files):
+            raise
+        raise UnreadableWeightsError(
+            f"{name}: {error} Weights in a pickle (pytorch_model.bin) are refused on purpose, since reading a pickle "
+            f"can run code. If you trust the source, convert it once: {loader}.from_pretrained({str(name)!r}, "
+            "use_safetensors=False).save_pretrained(FOLDER), the tokenizer likewise, and load FOLDER."
+        ) from error
+    except Exception as error:
+        # By name: a file that travels with a checkpoint imports nothing but torch and transformers.
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise UnreadableWeightsError(
+            f"{name}: its weights cannot be read, a file is corrupt or cut short: {error}"
+        ) from error
 
 
 def quantised(name: str) -> ValueError:

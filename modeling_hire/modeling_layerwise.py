@@ -26,6 +26,7 @@ from .modeling_encoder_layers import (
     find_layers,
     install_layer_plan,
     pooler_keywords,
+    reading_weights,
     share_config,
 )
 
@@ -53,7 +54,6 @@ LOADING_KEYWORDS = (
 )
 HUB_KEYWORDS = LOADING_KEYWORDS[:7]
 PLACEMENT_KEYWORDS = ("device_map", "max_memory", "offload_folder", "offload_buffers")
-PICKLES = (".bin", ".pt", ".pth", ".ckpt")
 
 
 class LayerwisePreTrainedModel(PreTrainedModel):
@@ -241,28 +241,11 @@ class LayerwisePreTrainedModel(PreTrainedModel):
             config = cls.config_class.from_pretrained(config, **hub)
         if config is not None:
             check_wraps(cls, config)
-        try:
-            if "encoder_config" in source:
+        own = "encoder_config" in source
+        with reading_weights(pretrained_model_name_or_path, cls.__name__ if own else "AutoModel", **kwargs):
+            if own:
                 return cls._from_own(pretrained_model_name_or_path, args, config, source, kwargs)
             return cls._from_plain_encoder(pretrained_model_name_or_path, config, hub, kwargs)
-        except OSError as error:
-            folder = os.path.join(pretrained_model_name_or_path, kwargs.get("subfolder") or "")
-            files = os.listdir(folder) if os.path.isdir(folder) else ["*.bin"]  # a repository's are not known
-            if "safetensors" not in str(error) or not any(file.endswith(PICKLES) for file in files):
-                raise
-            raise OSError(
-                f"{pretrained_model_name_or_path}: {error} Weights in a pickle (pytorch_model.bin) are refused on "
-                "purpose, since reading a pickle can run code. If you trust the source, convert it once: "
-                f"AutoModel.from_pretrained({str(pretrained_model_name_or_path)!r}, use_safetensors=False)"
-                ".save_pretrained(FOLDER), the tokenizer likewise, and load FOLDER."
-            ) from error
-        except Exception as error:
-            # By name: a file that travels with a checkpoint imports nothing but torch and transformers.
-            if type(error).__name__ != "SafetensorError":
-                raise
-            raise OSError(
-                f"{pretrained_model_name_or_path}: its weights cannot be read, a file is corrupt or cut short: {error}"
-            ) from error
 
     @classmethod
     def _from_own(cls, name: str, args: tuple, config: LayerwiseConfig | None, source: dict, kwargs: dict) -> Any:
@@ -347,7 +330,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         new = sorted(key for key in model.state_dict() if not key.startswith(prefix))
         logger.warning(
             f"{cls.__name__} was built around the encoder of {name}. Newly initialised, to be trained before use: "
-            f"{summarise(new)}. Dropped from the source: {summarise(sorted(info['unexpected_keys'])) or 'nothing'}."
+            f"{summarise(new) or 'nothing'}. Dropped from the source: {summarise(sorted(info['unexpected_keys'])) or 'nothing'}."
         )
         model = place(model.eval(), **placement)
         info = info | {"missing_keys": set(new)}

@@ -335,6 +335,18 @@ class TestCommand:
             main([str(source), plan, str(source.parent / output), *flags])
         assert sorted(path.name for path in source.parent.iterdir()) == before
 
+    @pytest.mark.parametrize(("damage", "said"), [("cut", "cut short"), ("pickle", "once: BertForMaskedLM.from_pre")])
+    @pytest.mark.parametrize("tie", [(), ("--tie",)])
+    def test_weights_that_cannot_be_read(self, source: Path, damage: str, said: str, tie: tuple) -> None:
+        file = source / "model.safetensors"
+        if damage == "cut":
+            file.write_bytes(file.read_bytes()[:500])
+        else:
+            file.rename(source / "pytorch_model.bin")
+        with pytest.raises(SystemExit, match=said):
+            main([str(source), "first:1", str(source.parent / "out"), *tie])
+        assert [path.name for path in source.parent.iterdir()] == ["source"]
+
     def test_from_the_shell(self, source: Path, tmp_path: Path) -> None:
         command = [sys.executable, "-m", "modeling_hire.duplication", str(source), "1,0,2", str(tmp_path / "out")]
         done = subprocess.run(command, capture_output=True, text=True)

@@ -201,6 +201,25 @@ def test_damaged_weights(
     message = refused(output, *flags, *named)
     assert "damaged" in message, message
     assert ("cut short" if damage in ("cut", "noise") else "no file named model.safetensors") in message, message
+    assert ("reading a pickle can run code" in message) is (damage == "pickle"), message
+    if damage == "pickle":
+        # The class that can convert it: an encoder's head does not matter to HIRE, and a saved model keeps its own.
+        loader = {"hire": "AutoModel", "last": "BertForMaskedLM", "saved": "HireForSequenceClassification"}[model]
+        assert f"once: {loader}.from_pretrained(" in message and message.count("convert it once") == 1, message
+
+
+@pytest.mark.parametrize("damage", ["cut", "pickle"])
+def test_damaged_weights_of_a_tied_model(damage: str, flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:
+    folder = save_encoder(tmp_path / "damaged")
+    file = folder / "model.safetensors"
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:500])
+    else:
+        file.rename(folder / "pytorch_model.bin")
+    tied = ("--model", "last", "--duplicate", "first:1", "--tie", "true")
+    message = refused(output, *flags, "--encoder", folder, *tied)
+    said = "cut short" if damage == "cut" else "convert it once: BertForSequenceClassification.from_pretrained("
+    assert "damaged" in message and said in message, message
 
 
 def test_damaged_config(base: Path, flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import logging
@@ -17,7 +16,7 @@ from ..data.messages import listing
 from ..data.readers import SUFFIXES, Table, read_lines, read_table, split_suffix
 from ..data.sources import read_hub
 from ..data.tasks import TASKS, TaskSpec
-from ..modeling_encoder_layers import check_encoder
+from ..modeling_encoder_layers import check_encoder, reading_weights
 from ..training.models import check_tokenizer, resolve_checkpoint
 from .reconstruction_arguments import ProbeArguments
 
@@ -67,10 +66,11 @@ def load_masked_lm(name: str, revision: str | None = None) -> tuple[PreTrainedMo
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # what is missing is said below, and is no advice to train it
     try:
-        model, report = AutoModelForMaskedLM.from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
-        )
-    except (OSError, RuntimeError, SafetensorError) as error:
+        with reading_weights(folder, "AutoModelForMaskedLM"):
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+            )
+    except (OSError, RuntimeError) as error:
         raise ValueError(f"{where}: its weights cannot be read: {_first_line(error)}") from error
     finally:
         logging.set_verbosity(verbosity)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForQuestionAnswering,
@@ -28,7 +27,7 @@ from ..modeling_duplicated import (
     BertWithDuplicatedLayersForQuestionAnswering,
     BertWithDuplicatedLayersForSequenceClassification,
 )
-from ..modeling_encoder_layers import check_encoder
+from ..modeling_encoder_layers import check_encoder, reading_weights
 from ..modeling_hire import HireForQuestionAnswering, HireForSequenceClassification, RobertaForHIRE
 from .arguments import ModelArguments
 
@@ -252,15 +251,12 @@ def build_model(
                 checkpoint, duplicate=arguments.duplicate, tie=True, **labels, **loading
             )
         elif arguments.model == "last":
-            model = head.auto_class.from_pretrained(checkpoint, **labels, **loading)
+            with reading_weights(checkpoint, (config.architectures or ["AutoModel"])[0]):
+                model = head.auto_class.from_pretrained(checkpoint, **labels, **loading)
             if arguments.duplicate is not None:
                 model = duplicate_layers(model, arguments.duplicate)
         else:
             model = head.auto_class.from_pretrained(checkpoint, **loading)
-    except SafetensorError as error:
-        raise ValueError(
-            f"{checkpoint}: its weights cannot be read, a file is corrupt or cut short: {error}"
-        ) from error
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(reason if checkpoint in reason else f"{checkpoint}: {reason}") from error
