@@ -17,6 +17,7 @@ from transformers import (
 
 from .configuration_duplicated import BertWithDuplicatedLayersConfig
 from .configuration_hire import HireConfig, RobertaHireConfig
+from .configuration_layer_attn_pool import LayerAttnPoolConfig
 from .configuration_layerwise import LayerwiseConfig
 from .modeling_duplicated import (
     BertWithDuplicatedLayers,
@@ -33,6 +34,7 @@ from .modeling_hire import (
     RobertaForHIRE,
     RobertaHireModel,
 )
+from .modeling_layer_attn_pool import LayerAttnPoolEncoder
 from .modeling_layerwise import LayerwisePreTrainedModel
 
 
@@ -46,9 +48,11 @@ _LAZY = {
     "peft_modules": "hub",
     "predict_spans": "evaluation.predict_spans",
     "publish": "hub",
+    "save_detached": "hub",
+    "to_sentence_transformer": "hub",
 }
 
-for _config in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig):
+for _config in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig, LayerAttnPoolConfig):
     AutoConfig.register(_config.model_type, _config)
 AutoModel.register(HireConfig, HireModel)
 AutoModel.register(RobertaHireConfig, RobertaHireModel)
@@ -57,6 +61,7 @@ AutoModelForSequenceClassification.register(RobertaHireConfig, RobertaForHIRE)
 AutoModelForTokenClassification.register(HireConfig, HireForTokenClassification)
 AutoModelForQuestionAnswering.register(HireConfig, HireForQuestionAnswering)
 AutoModelForMultipleChoice.register(HireConfig, HireForMultipleChoice)
+AutoModel.register(LayerAttnPoolConfig, LayerAttnPoolEncoder)
 AutoModel.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayers)
 AutoModelForMaskedLM.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForMaskedLM)
 AutoModelForSequenceClassification.register(
@@ -76,6 +81,8 @@ __all__ = [
     "HireForSequenceClassification",
     "HireForTokenClassification",
     "HireModel",
+    "LayerAttnPoolConfig",
+    "LayerAttnPoolEncoder",
     "LayerwiseConfig",
     "LayerwisePreTrainedModel",
     "RobertaForHIRE",

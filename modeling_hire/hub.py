@@ -120,6 +120,7 @@ def write_model_card(
     custom_code: bool = True,
     auto_class: str = "AutoModelForSequenceClassification",
     pipeline: str = "text-classification",
+    partial: Mapping[str, int] | None = None,
 ) -> Path:
     """Write `README.md`: base model, data, metrics, layer weights, settings, and how to load the model safely.
 
@@ -135,10 +136,13 @@ def write_model_card(
         custom_code: whether the model's class comes with the checkpoint.
         auto_class: class of transformers that loads it.
         pipeline: name of the task on the Hub.
+        partial: how many rows were evaluated of each split that was not evaluated whole. Its scores are in the table,
+            which says so, and not in the card's data, where they would pass for those of the split.
 
     Returns:
         The file written.
     """
+    partial = partial or {}
     names = sorted({name for values in metrics.values() for name in values})
     measured = [
         EvalResult(
@@ -152,7 +156,7 @@ def write_model_card(
         )
         for split, values in metrics.items()
         for name, value in values.items()
-        if dataset
+        if dataset and split not in partial
     ]
     data = ModelCardData(
         base_model=base_model,
@@ -165,7 +169,10 @@ def write_model_card(
         model_name=repository,
     )
     rows = [
-        [split, *(f"{values[name]:.4f}" if name in values else "" for name in names)]
+        [
+            f"{split} ({partial[split]} rows of it)" if split in partial else split,
+            *(f"{values[name]:.4f}" if name in values else "" for name in names),
+        ]
         for split, values in metrics.items()
     ]
     layers = ""

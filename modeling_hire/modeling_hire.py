@@ -25,6 +25,7 @@ from .modeling_hire_layers import (
     at_least_single,
 )
 from .modeling_hire_outputs import HireModelOutput, HireQuestionAnsweringOutput, HireTaskOutput
+from .modeling_inputs import check_mask, check_tokens, choose_states
 from .modeling_layerwise import LayerwisePreTrainedModel
 from .modeling_losses import class_loss, sequence_loss, span_loss
 
@@ -152,11 +153,7 @@ class HireModel(HirePreTrainedModel):
         tokens = check_tokens(input_ids, inputs_embeds, "batch", "tokens")
         if attention_mask is None:
             attention_mask = torch.ones(tokens.shape[:2], dtype=torch.long, device=tokens.device)
-        if attention_mask.shape != tokens.shape[:2]:
-            raise ValueError(
-                f"attention_mask of shape {tuple(attention_mask.shape)}: allowed is (batch, tokens), "
-                f"here {tuple(tokens.shape[:2])}."
-            )
+        check_mask(attention_mask, tokens)
         return Packing.from_mask(attention_mask)
 
     # The packed length differs from batch to batch, so compiling what follows would compile it anew each time.
@@ -250,33 +247,6 @@ class HireTaskModel(HirePreTrainedModel):
         logits = self.head(outputs.last_hidden_state)
         loss = None if labels is None else sequence_loss(logits, labels, self.config, num_items_in_batch)
         return HireTaskOutput(loss=loss, logits=logits, **extras(outputs))
-
-
-def check_tokens(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, *axes: str) -> torch.Tensor:
-    """Whichever is given; a `ValueError` if it is neither, or has other axes or an empty one beside the batch."""
-    if input_ids is None and inputs_embeds is None:
-        raise ValueError("input_ids=None and inputs_embeds=None: one of the two is needed.")
-    name, tokens = ("input_ids", input_ids) if input_ids is not None else ("inputs_embeds", inputs_embeds)
-    axes = axes if input_ids is not None else (*axes, "hidden_size")
-    if tokens.dim() != len(axes) or 0 in tokens.shape[1:]:
-        raise ValueError(f"{name} of shape {tuple(tokens.shape)}: allowed is ({', '.join(axes)}), at least 1 of each.")
-    return tokens
-
-
-def choose_states(which: bool | int | list[int] | None, count: int) -> set[int]:
-    """Which of `count` hidden states to return: all for `True`, or those of the indices (negative ones from the end).
-
-    Raises:
-        ValueError: for an index that does not exist.
-    """
-    if isinstance(which, bool) or which is None:
-        return set(range(count)) if which else set()
-    indices = [which] if isinstance(which, int) else list(which)
-    if not all(-count <= index < count for index in indices):
-        raise ValueError(
-            f"output_hidden_states={which!r}: allowed is True, False, or indices from {-count} to {count - 1}."
-        )
-    return {index % count for index in indices}
 
 
 def extras(outputs: HireModelOutput) -> dict[str, Any]:

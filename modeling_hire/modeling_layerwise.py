@@ -330,7 +330,7 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         new = sorted(key for key in model.state_dict() if not key.startswith(prefix))
         logger.warning(
             f"{cls.__name__} was built around the encoder of {name}. Newly initialised, to be trained before use: "
-            f"{summarise(new) or 'nothing'}. Dropped from the source: {summarise(sorted(info['unexpected_keys'])) or 'nothing'}."
+            f"{summarise(new)}. Dropped from the source: {summarise(sorted(info['unexpected_keys']))}."
         )
         model = place(model.eval(), **placement)
         info = info | {"missing_keys": set(new)}
@@ -373,5 +373,5 @@ def place(model: PreTrainedModel, device_map: Any = None, max_memory: dict | Non
 
 
 def summarise(keys: list[str]) -> str:
-    """The modules that a list of parameter names belongs to."""
-    return ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in keys))
+    """The modules that a list of parameter names belongs to, or the word for none."""
+    return ", ".join(dict.fromkeys(key.rpartition(".")[0] for key in keys)) or "nothing"

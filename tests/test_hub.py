@@ -187,6 +187,20 @@ def test_card_names_base_data_and_results(tmp_path: Path) -> None:
     assert "| 2 | 0.7500 |" in text and "layer_importance.png" not in text, "no picture, no link to it"
 
 
+@pytest.mark.parametrize(("cap", "in_part"), [(5, True), (6, True), (7, False), (None, False)])
+def test_scores_of_a_part_of_a_split_are_not_claimed_for_all_of_it(
+    cap: int | None, in_part: bool, flags: tuple[Any, ...], tmp_path: Path
+) -> None:
+    caps = () if cap is None else ("--max_eval_samples", cap)
+    glue(tmp_path / "run", *flags, *caps, "--max_train_samples", 8)
+    card = ModelCard.load(tmp_path / "run" / "README.md")
+    assert card.data.metrics == ["matthews_correlation"] and card.data.datasets == ["nyu-mll/glue"]
+    assert (card.data.eval_results is None) is in_part
+    # Six rows are there; that a cap of six leaves none out is not known.
+    assert (f"| validation ({cap} rows of it) |" in card.text) is in_part and "matthews_correlation" in card.text
+    assert ("| validation |" in card.text) is not in_part
+
+
 def test_card_without_results(tmp_path: Path) -> None:
     write_model_card(
         tmp_path,

@@ -8,29 +8,9 @@ from typing import Any
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..configuration_positions import num_positions
 
-# Encoders that count positions from padding_idx + 1, so that many of their positions are never used.
-_OFFSET_POSITIONS = frozenset(
-    {
-        "camembert",
-        "data2vec-text",
-        "esm",
-        "ibert",
-        "layoutlmv3",
-        "lilt",
-        "longformer",
-        "luke",
-        "markuplm",
-        "mpnet",
-        "roberta",
-        "roberta-prelayernorm",
-        "xlm-roberta",
-        "xlm-roberta-xl",
-        "xmod",
-    }
-)
-# Encoders with relative positions only: `max_position_embeddings`, where they have it, is no limit.
-_RELATIVE_POSITIONS = frozenset({"funnel", "mega", "t5", "umt5", "xlnet"})
+
 _CUT = "_was_cut"
 
 
@@ -132,23 +112,9 @@ def usable_max_length(
     """
     limits = {
         "the tokenizer's model_max_length": tokenizer.model_max_length,
-        f"the positions of the {encoder_config.model_type} encoder": _positions(encoder_config),
+        f"the positions of the {encoder_config.model_type} encoder": num_positions(encoder_config),
     }
     reason, limit = min(((r, n) for r, n in limits.items() if n is not None), key=lambda item: item[1])
     if requested <= limit:
         return requested, None
     return int(limit), f"max_length={requested} was lowered to {int(limit)}, {reason}; longer texts are cut."
-
-
-def _positions(config: PreTrainedConfig) -> int | None:
-    """Return how many positions an encoder has for tokens, or `None` if there is no limit."""
-    positions = getattr(config, "max_position_embeddings", None)
-    # DeBERTa adds learned absolute positions to its relative ones only if told so; published ones are not.
-    if config.model_type in _RELATIVE_POSITIONS or not getattr(config, "position_biased_input", True):
-        return None
-    if not isinstance(positions, int) or positions <= 0:
-        return None
-    if config.model_type in _OFFSET_POSITIONS:
-        padding = getattr(config, "pad_token_id", None)
-        return positions - (1 if padding is None else padding) - 1
-    return positions

@@ -121,6 +121,7 @@ def write_card(
         split: {name: value for name, value in values.items() if not name.endswith("_thresh")}
         for split, values in metrics.items()
     }
+    cap = prepared.data_arguments.max_eval_samples
     return write_model_card(
         folder,
         title=f"{spec.title}: {what} on {prepared.base or f'a {kind} encoder'}",
@@ -135,4 +136,6 @@ def write_card(
         custom_code=not is_plain,
         auto_class=task.head.auto_class.__name__,
         pipeline=task.head.pipeline,
+        # A split that has no more rows than the cap is whole.
+        partial={split: len(rows) for split, rows in task.data.evaluation.items() if len(rows) == cap},
     )

@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..data.loading import TaskData
 from ..data.tasks import TaskSpec
 from .arguments import RunArguments
 from .models import Head
@@ -28,6 +29,7 @@ class TrainingTask(ABC):
         config: of the checkpoint that the run starts from.
 
     Attributes:
+        data: what was read, by split; `data_arguments` say what.
         spec: title, metrics and origin of the task.
         notes: sentences for the user, who reads them when the run starts.
         train: rows as tokens, or `None` if nothing is trained.
@@ -41,6 +43,7 @@ class TrainingTask(ABC):
     # Column of the results that holds what needs no model.
     baseline_name: ClassVar[str]
 
+    data: TaskData
     spec: TaskSpec
     notes: list[str]
     train: Dataset | None
