@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
+
+from .modeling_text_encoding import load_tokenizer, max_length
 
 
 logger = logging.get_logger(__name__)
@@ -103,6 +106,104 @@ def peft_modules(model: PreTrainedModel) -> dict[str, list[str]]:
     parts = dict(base.named_children()) | dict(model.named_children())
     save = [name for name in own + heads if next(parts[name].parameters(), None) is not None]
     return {"target_modules": list(targets), "modules_to_save": save}
+
+
+def to_sentence_transformer(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None = None) -> Any:
+    """A sentence encoder of this library as a `SentenceTransformer`, for its losses, evaluators and search.
+
+    Args:
+        model ([`LayerAttnPoolEncoder`]): the sentence encoder. The result has weights of its own.
+        tokenizer (*optional*): unset, that of the checkpoint the model was loaded from.
+
+    Returns:
+        A `sentence_transformers.SentenceTransformer` whose `encode` gives the embeddings of the model's.
+
+    Raises:
+        ImportError: without the package (`pip install modeling_hire[sentence-transformers]`).
+        ValueError: for a model without a tokenizer.
+
+    Example:
+
+    ```python
+    >>> from modeling_hire import LayerAttnPoolEncoder, to_sentence_transformer
+
+    >>> model = LayerAttnPoolEncoder.from_pretrained("you/sentence-encoder")  # doctest: +SKIP
+    >>> to_sentence_transformer(model).encode("A text.").shape  # doctest: +SKIP
+    (768,)
+    ```
+    """
+    try:
+        from sentence_transformers import SentenceTransformer
+    except ImportError as error:
+        raise ImportError(
+            "sentence-transformers is not installed: pip install modeling_hire[sentence-transformers]"
+        ) from error
+    tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return SentenceTransformer(folder, trust_remote_code=True, device=str(model.device))
+
+
+def save_detached(
+    model: PreTrainedModel,
+    folder: str | Path,
+    pooling: str = "cls",
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> Path:
+    """Save the plain encoder of a sentence encoder with its fixed pooling, as sentence-transformers reads it.
+
+    The folder needs no code of this library: `SentenceTransformer(folder)` gives the embeddings, and
+    `AutoModel.from_pretrained(folder)` the encoder.
+
+    Args:
+        model ([`LayerAttnPoolEncoder`]): the sentence encoder.
+        folder: a new or empty folder.
+        pooling (`str`): `"cls"` or `"mean"`.
+        tokenizer (*optional*): unset, that of the checkpoint the model was loaded from.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: for another pooling, a tied `layer_plan`, a missing tokenizer, or a folder that holds files.
+    """
+    folder = Path(folder)
+    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
+        raise ValueError(f"folder={str(folder)!r}: holds files; allowed is a new or empty folder.")
+    encoder = model.detach_pooler(pooling)
+    tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
+    config = model.config
+    encoder.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    first = "cls_token" if config.cls_position == "first" else "lasttoken"
+    modes = {mode: False for mode in ("cls_token", "mean_tokens", "lasttoken")}
+    modes["mean_tokens" if pooling == "mean" else first] = True
+    kinds = {"": "Transformer", "1_Pooling": "Pooling"}
+    write_json(
+        folder / "modules.json",
+        [
+            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+            for index, (path, kind) in enumerate(kinds.items())
+        ],
+    )
+    length = max_length(config, tokenizer)
+    write_json(folder / "sentence_bert_config.json", {"max_seq_length": length, "do_lower_case": False})
+    write_json(
+        folder / "config_sentence_transformers.json",
+        {"prompts": config.prompts or {}, "default_prompt_name": config.default_prompt_name},
+    )
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    write_json(
+        folder / "1_Pooling" / "config.json",
+        {"word_embedding_dimension": config.hidden_size} | {f"pooling_mode_{k}": v for k, v in modes.items()},
+    )
+    return folder
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON for people to read."""
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def write_model_card(
