@@ -19,9 +19,9 @@ class ContrastiveCollator:
     Raises:
         ValueError: If the tokenizer has no padding token.
 
-    Called with rows, as `ContrastiveData.encode` makes them, it returns `input_ids` and `attention_mask`, (batch, texts
-    of a row, tokens), and `token_type_ids` of the same shape if the tokenizer has such an input; and where the rows have
-    them, `text_ids`, (batch, texts of a row), and `labels`, float (batch,). Other columns are left out.
+    Called with rows, as `ContrastiveData.encode` makes them, it returns `input_ids` and `attention_mask`, (batch,
+    texts of a row, tokens), and `token_type_ids` of the same shape if the tokenizer has such an input; and where the
+    rows have them, `text_ids`, (batch, texts of a row), and `labels`, float (batch,). Other columns are left out.
 
     Example:
 
