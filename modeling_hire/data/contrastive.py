@@ -236,9 +236,13 @@ def _rows_of(table: Table, columns: list[str]) -> Iterator[tuple[int, tuple[str,
 def _check_text(value: Any, where: str) -> None:
     if not isinstance(value, str):
         raise ValueError(f"{where} holds {value!r} ({type(value).__name__}) where text should be")
-    # Half of a character that JSON can express and UTF-8 cannot; tokenizers fail on it without saying where.
-    if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
-        raise ValueError(f"{where} holds {value!r:.60}, which is not valid Unicode (half of a surrogate pair)")
+    # Half of a character, which JSON can express and UTF-8 cannot; tokenizers fail on it without saying where.
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where} holds {value!r:.60}, which is not valid Unicode (half of a surrogate pair)"
+        ) from error
 
 
 def _single_texts(tables: list[Table], given: list[str] | None, notes: list[str]) -> list[str]:

@@ -14,9 +14,6 @@ from transformers import PreTrainedTokenizerBase
 from .preprocessing import tokenize_dataset
 
 
-_TOKENS = ("input_ids", "token_type_ids")
-
-
 @dataclass
 class EncodedContrastiveData:
     """What a trainer reads; `ContrastiveCollator` joins the rows to batches.

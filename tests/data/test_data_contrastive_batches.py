@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import make_tokenizer
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -132,8 +131,7 @@ def test_batches_without_token_types(tokenizer_without_types: PreTrainedTokenize
     assert set(batch) == {"input_ids", "attention_mask", "text_ids"} and batch["input_ids"].shape[:2] == (3, 1)
 
 
-def test_token_types_other_than_zero_are_kept() -> None:
-    tokenizer = make_tokenizer()
+def test_token_types_other_than_zero_are_kept(tokenizer: PreTrainedTokenizerFast) -> None:
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
         single="$A:0 [SEP]:0 [CLS]:2", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
