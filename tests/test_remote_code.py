@@ -29,6 +29,8 @@ from modeling_hire import (
     HireForSequenceClassification,
     HireForTokenClassification,
     HireModel,
+    LayerAttnPoolConfig,
+    LayerAttnPoolEncoder,
     RobertaForHIRE,
     RobertaHireConfig,
     RobertaHireModel,
@@ -52,6 +54,8 @@ CLASSES: dict[str, tuple[type[PreTrainedModel], str]] = {
     "duplicated-words": (BertWithDuplicatedLayersForMaskedLM, "AutoModelForMaskedLM"),
     "duplicated-sequences": (BertWithDuplicatedLayersForSequenceClassification, "AutoModelForSequenceClassification"),
     "duplicated-questions": (BertWithDuplicatedLayersForQuestionAnswering, "AutoModelForQuestionAnswering"),
+    "sentences": (LayerAttnPoolEncoder, "AutoModel"),
+    "sentences-planned": (LayerAttnPoolEncoder, "AutoModel"),
     "untied-questions": (BertWithDuplicatedLayersForQuestionAnswering, "AutoModelForQuestionAnswering"),
 }
 CHECKS = [
@@ -72,6 +76,10 @@ def build(name: str, model_class: type[PreTrainedModel]) -> PreTrainedModel:
         fields |= {"layer_sources": [0, 0, 1]} if "untied" in name else {"layer_plan": [0, 0, 1, 2]}
         fields = {key: value for key, value in fields.items() if key != "model_type"}
         return enliven(model_class(BertWithDuplicatedLayersConfig(**fields))).eval()
+    if "sentences" in name and model_class is LayerAttnPoolEncoder:
+        plan = [0, 0, 1, 2] if "planned" in name else None
+        encoder_config = tiny_encoder_config("modernbert" if plan else "roberta")
+        return enliven(model_class(LayerAttnPoolConfig(encoder_config=encoder_config, layer_plan=plan))).eval()
     if name == "planned":
         return tiny_model("fast", "modernbert", model_class, layer_plan=[0, 0, 1, 2, 2])
     return tiny_model("paper", "bert", model_class)
@@ -171,6 +179,7 @@ class TestTravellingFiles:
             "modeling_hire.py",
             "modeling_hire_layers.py",
             "modeling_hire_outputs.py",
+            "modeling_inputs.py",
             "modeling_layerwise.py",
             "modeling_losses.py",
         }
@@ -178,7 +187,7 @@ class TestTravellingFiles:
             assert path.read_bytes() == (PACKAGE / path.name).read_bytes()
 
     def test_every_entry_of_a_map_exists(self) -> None:
-        for config_class in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig):
+        for config_class in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig, LayerAttnPoolConfig):
             for entry in config_class.auto_classes.values():
                 module, _, name = entry.partition(".")
                 assert re.search(rf"^class {name}\b", (PACKAGE / f"{module}.py").read_text(), re.MULTILINE)

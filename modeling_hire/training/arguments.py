@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import TrainingArguments
 from transformers.integrations import get_available_reporting_integrations
@@ -39,8 +39,11 @@ CONFIG_FIELDS = (
 
 
 @dataclass
-class ModelArguments:
-    """Which encoder, what goes on it, and which part is trained. Unset HIRE fields keep the preset's value."""
+class EncoderArguments:
+    """Which encoder, and which part of it is trained: what the model arguments of all scripts have in common."""
+
+    # Values of `model` that build a new model; any other one names a saved checkpoint.
+    NEW: ClassVar[tuple[str, ...]]
 
     encoder: str | None = field(
         default=None,
@@ -52,6 +55,93 @@ class ModelArguments:
     encoder_revision: str | None = field(
         default=None, metadata={"help": "Commit, branch or tag of the encoder on the Hub; a commit repeats exactly."}
     )
+    model: str = field(default="", metadata={"help": "What goes on the encoder."})
+    layer_plan: list[int] | None = field(
+        default=None, metadata={"help": "Order in which the encoder's layers run, repeats tied: 0 0 1 1 2 2."}
+    )
+    duplicate: str | None = field(
+        default=None,
+        metadata={
+            "help": "Duplicate layers of the encoder: first:K, last:K, all:M, single:I, block:I-J, or how often each "
+            "layer occurs (2,2,1,1; 0 removes one)."
+        },
+    )
+    tie: bool = field(
+        default=False,
+        metadata={
+            "help": "Duplicated layers share their weights (any encoder under a model of this library, BERT under the "
+            "plain head)."
+        },
+    )
+    attn_implementation: str | None = field(
+        default=None, metadata={"help": "Attention of the encoder: eager, sdpa, flash_attention_2, ..."}
+    )
+    freeze_encoder: bool = field(
+        default=False,
+        metadata={"help": "Train the new modules only; the encoder runs without dropout, as a feature extractor."},
+    )
+    peft: str | None = field(default=None, metadata={"help": "'lora' trains adapters in the encoder's attention."})
+    lora_rank: int = field(default=8, metadata={"help": "Rank of the LoRA matrices."})
+    lora_alpha: int = field(default=16, metadata={"help": "Scale of the LoRA update, divided by the rank."})
+
+    def __post_init__(self) -> None:
+        if self.peft is not None:
+            check_choice("peft", self.peft, ("lora",))
+        if self.peft and self.freeze_encoder:
+            raise ValueError("peft='lora' and freeze_encoder=True: LoRA freezes the encoder already; give one.")
+        if not is_integer(self.lora_rank, 1):
+            raise ValueError(f"lora_rank={self.lora_rank!r}: allowed is a positive whole number.")
+        if not is_integer(self.lora_alpha, 1):
+            raise ValueError(f"lora_alpha={self.lora_alpha!r}: allowed is a positive whole number.")
+        if self.is_new and self.encoder is None and not self.evaluates_others:
+            raise ValueError(
+                f"encoder=None: model={self.model!r} needs an encoder checkpoint (--encoder NAME_OR_FOLDER)."
+            )
+        if self.duplicate is not None and not self.is_new:
+            raise ValueError(
+                f"duplicate={self.duplicate!r}: model={self.model!r} is a saved checkpoint; allowed with model="
+                f"{' or '.join(map(repr, self.NEW))}. `python -m modeling_hire.duplication` makes a deeper checkpoint "
+                "of a saved one."
+            )
+        if self.tie and self.duplicate is None:
+            raise ValueError("tie=True: nothing is duplicated; give a plan (duplicate).")
+
+    @property
+    def is_new(self) -> bool:
+        """Whether a model is built around `encoder`, rather than a saved checkpoint gone on with."""
+        return self.model in self.NEW
+
+    @property
+    def wraps(self) -> bool:
+        """Whether the new model is one of this library's, around the encoder."""
+        return self.is_new and self.model != "last"
+
+    @property
+    def source(self) -> str:
+        """The name of the checkpoint that the run starts from."""
+        return self.encoder if self.is_new else self.model
+
+    @property
+    def needs_training(self) -> bool:
+        """Whether the new model holds parameters without which it is of no use."""
+        return self.wraps
+
+    @property
+    def evaluates_others(self) -> bool:
+        """Whether there is no model to build at all."""
+        return False
+
+    def config_overrides(self) -> dict[str, Any]:
+        """The fields of the new model's configuration that were given."""
+        raise NotImplementedError
+
+
+@dataclass
+class ModelArguments(EncoderArguments):
+    """The encoder and what goes on it: HIRE or the plain head. Unset HIRE fields keep the preset's value."""
+
+    NEW: ClassVar[tuple[str, ...]] = ("hire", "last")
+
     model: str = field(
         default="hire",
         metadata={
@@ -81,32 +171,6 @@ class ModelArguments:
         default=None, metadata={"help": f"What the fusion reads, of {', '.join(FUSION_FEATURES)}."}
     )
     hire_dropout: float | None = field(default=None, metadata={"help": "Dropout of the new modules."})
-    layer_plan: list[int] | None = field(
-        default=None, metadata={"help": "Order in which the encoder's layers run, repeats tied: 0 0 1 1 2 2."}
-    )
-    duplicate: str | None = field(
-        default=None,
-        metadata={
-            "help": "Duplicate layers of the encoder: first:K, last:K, all:M, single:I, block:I-J, or how often each "
-            "layer occurs (2,2,1,1; 0 removes one)."
-        },
-    )
-    tie: bool = field(
-        default=False,
-        metadata={
-            "help": "Duplicated layers share their weights (any encoder under HIRE, BERT under the plain head)."
-        },
-    )
-    attn_implementation: str | None = field(
-        default=None, metadata={"help": "Attention of the encoder: eager, sdpa, flash_attention_2, ..."}
-    )
-    freeze_encoder: bool = field(
-        default=False,
-        metadata={"help": "Train the new modules only; the encoder runs without dropout, as a feature extractor."},
-    )
-    peft: str | None = field(default=None, metadata={"help": "'lora' trains adapters in the encoder's attention."})
-    lora_rank: int = field(default=8, metadata={"help": "Rank of the LoRA matrices."})
-    lora_alpha: int = field(default=16, metadata={"help": "Scale of the LoRA update, divided by the rank."})
     ensemble: list[str] | None = field(
         default=None,
         metadata={
@@ -121,35 +185,20 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, PRESETS)
-        if self.peft is not None:
-            check_choice("peft", self.peft, ("lora",))
-        if self.peft and self.freeze_encoder:
-            raise ValueError("peft='lora' and freeze_encoder=True: LoRA freezes the encoder already; give one.")
-        if not is_integer(self.lora_rank, 1):
-            raise ValueError(f"lora_rank={self.lora_rank!r}: allowed is a positive whole number.")
-        if not is_integer(self.lora_alpha, 1):
-            raise ValueError(f"lora_alpha={self.lora_alpha!r}: allowed is a positive whole number.")
+        super().__post_init__()
         if self.ensemble_revision is not None and self.ensemble is None:
             raise ValueError(f"ensemble_revision={self.ensemble_revision!r}: there are no checkpoints (ensemble).")
-        if self.model in ("hire", "last") and self.encoder is None and self.ensemble is None:
-            raise ValueError(
-                f"encoder=None: model={self.model!r} needs an encoder checkpoint (--encoder NAME_OR_FOLDER)."
-            )
-        if self.duplicate is not None and self.model not in ("hire", "last"):
-            raise ValueError(
-                f"duplicate={self.duplicate!r}: model={self.model!r} is a saved checkpoint; allowed with model='hire' "
-                "or 'last'. `python -m modeling_hire.duplication` makes a deeper checkpoint of a saved one."
-            )
-        if self.tie and self.duplicate is None:
-            raise ValueError("tie=True: nothing is duplicated; give a plan (duplicate).")
         if self.model != "hire" and self.config_overrides():
             raise ValueError(
                 f"{next(iter(self.config_overrides()))}: a field of HIRE's configuration, and model={self.model!r} "
                 "builds no new HIRE; allowed with model='hire'."
             )
 
+    @property
+    def evaluates_others(self) -> bool:
+        return self.ensemble is not None
+
     def config_overrides(self) -> dict[str, Any]:
-        """The fields of `HireConfig` that were given."""
         return {name: getattr(self, name) for name in CONFIG_FIELDS if getattr(self, name) is not None}
 
 

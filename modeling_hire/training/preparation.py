@@ -15,7 +15,7 @@ from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from .arguments import ModelArguments, RunArguments
+from .arguments import EncoderArguments, RunArguments
 from .models import build_model, encoder_config_of, is_own, load_source, public_name
 from .results import repository_name
 from .task import TrainingTask
@@ -28,7 +28,12 @@ NOT_IDENTITY = (
     *("push_to_hub", "hub_token", "hub_model_id", "hub_private_repo", "local_rank"),
     *("dataloader_num_workers", "dataloader_pin_memory", "preprocessing_num_workers"),
 )
-PATHS = ("encoder", "model", "ensemble", "dataset_dir", "train_file", "validation_file", "test_file")
+PATHS = (
+    *("encoder", "model", "ensemble", "dataset_dir", "train_file", "validation_file", "test_file"),
+    *("validation_dir", "unlabelled_file"),
+)
+# Values of `model` that are no path, even if there is a folder of that name.
+NEW_MODELS = ("hire", "last", "layer_attn_pool")
 
 
 @dataclass
@@ -39,7 +44,7 @@ class Prepared:
     finished. `base` is the name of the encoder or checkpoint on the Hub, if it has one.
     """
 
-    model_arguments: ModelArguments
+    model_arguments: EncoderArguments
     data_arguments: Any
     arguments: RunArguments
     identity: dict[str, Any]
@@ -65,7 +70,7 @@ class Prepared:
 
 
 def prepare(
-    task_class: type[TrainingTask], model_arguments: ModelArguments, data_arguments: Any, arguments: RunArguments
+    task_class: type[TrainingTask], model_arguments: EncoderArguments, data_arguments: Any, arguments: RunArguments
 ) -> Prepared:
     """Read data and checkpoint, check that they fit, turn text into tokens, and build the first model.
 
@@ -85,10 +90,10 @@ def prepare(
     folders = {seed: output / f"seed-{seed}" if several else output for seed in arguments.seeds}
 
     trains = arguments.num_train_epochs > 0
-    if not trains and model_arguments.model == "hire":
+    if not trains and model_arguments.needs_training:
         raise ValueError(
-            "num_train_epochs=0: nothing is trained, and a new HIRE knows nothing yet; allowed with a saved one "
-            "(--model FOLDER_OR_REPOSITORY)."
+            f"num_train_epochs=0: nothing is trained, and what goes on the encoder (model={model_arguments.model!r}) "
+            "is new and knows nothing yet; allowed with a saved checkpoint (--model FOLDER_OR_REPOSITORY)."
         )
     checkpoint, config, tokenizer = load_source(model_arguments, task_class.head)
     saved = set(config.architectures or ())
@@ -121,7 +126,9 @@ def prepare(
     )
     # Built now, so that weights which cannot be read are found before anything is written.
     seed = next((seed for seed in folders if not is_finished(folders[seed], arguments.resume)), None)
-    prepared.first = None if seed is None else (seed, *prepared.model(seed))
+    if seed is not None:
+        prepared.first = (seed, *prepared.model(seed))
+        task.check_model(prepared.first[1], tokenizer, arguments)
     return prepared
 
 
@@ -163,7 +170,7 @@ def is_finished(folder: Path, resume: bool) -> bool:
 # ---- what a run is, and whether the output folder holds another one -------------------------------------------------
 
 
-def describe(model: ModelArguments, data: Any, arguments: RunArguments) -> dict[str, Any]:
+def describe(model: EncoderArguments, data: Any, arguments: RunArguments) -> dict[str, Any]:
     """The arguments that make a run what it is, those at their default left out.
 
     A checkpoint is published with this description, so of a local path it shows the last part alone, with a checksum
@@ -184,7 +191,7 @@ def _without_path(name: str, value: Any) -> Any:
         return [_without_path(name, item) for item in value]
     if not isinstance(value, str):
         return value
-    named = name in PATHS and value not in ("hire", "last") and os.path.exists(value)
+    named = name in PATHS and value not in NEW_MODELS and os.path.exists(value)
     if not (named or os.path.isabs(value)):
         return value
     path = Path(value).resolve()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedConfig
 
 from ..hub import markdown_table, write_model_card
-from .arguments import RunArguments
-from .models import is_own, weighs_layers
+from .arguments import EncoderArguments, RunArguments
+from .models import is_own
 
 
 if TYPE_CHECKING:
@@ -82,21 +82,14 @@ def write_card(
     task, given = prepared.task, prepared.model_arguments
     spec, config = task.spec, model_config
     is_plain = not is_own(config)
-    if weighs_layers(config):
-        what = f"HIRE (preset `{given.preset}`)" if given.model == "hire" else "HIRE"
-    else:
-        what = "The plain last-layer head"
+    what, how = describe_model(config, given)
     description = f"{what}, fine-tuned on {spec.title}."
     if given.duplicate is not None:
         description += (
             f" Layers of the encoder were duplicated by the plan `{given.duplicate}`, "
             f"{'with shared weights' if given.tie else 'each copy with its own weights'} (arXiv 2001.09309)."
         )
-    if weighs_layers(config):
-        description += (
-            " HIRE weighs the hidden layers of the encoder by the input and fuses their mixture with the last layer "
-            "(Yang & Zhao, arXiv 1911.01940)."
-        )
+    description += how
     kind = getattr(config, "encoder_config", config).model_type
     settings = {
         "seed": arguments.seed,
@@ -136,6 +129,25 @@ def write_card(
         custom_code=not is_plain,
         auto_class=task.head.auto_class.__name__,
         pipeline=task.head.pipeline,
+        usage=task.usage(),
         # A split that has no more rows than the cap is whole.
         partial={split: len(rows) for split, rows in task.data.evaluation.items() if len(rows) == cap},
     )
+
+
+def describe_model(config: PreTrainedConfig, given: EncoderArguments) -> tuple[str, str]:
+    """What a model is, for the title of its card, and a sentence on how it works."""
+    if config.model_type.startswith("hire"):
+        return (
+            f"HIRE (preset `{given.preset}`)" if given.model == "hire" else "HIRE",
+            " HIRE weighs the hidden layers of the encoder by the input and fuses their mixture with the last layer "
+            "(Yang & Zhao, arXiv 1911.01940).",
+        )
+    if config.model_type == "layer_attn_pool":
+        attends = config.pooler == "layer_attn"
+        return (
+            f"Sentence encoder (pooler `{config.pooler}`)",
+            " Two vectors of each hidden layer, its first token and the mean of its tokens, are pooled by attention "
+            "over the layers." * attends,
+        )
+    return "The plain last-layer head", ""

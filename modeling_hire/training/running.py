@@ -97,6 +97,7 @@ def train_seed(seed: int, prepared: Prepared) -> dict[str, dict[str, float]]:
     predict(trainer, prepared, folder)
     published = save(trainer, folder, prepared.model_arguments.peft is not None)
     if main:
+        task.finish(published, prepared.tokenizer, arguments, folder)
         weights = explain(published, trainer, prepared, folder)
         write_card(folder, prepared, arguments, published.config, metrics, weights)
         named = {"loss", "train_loss", f"eval_{best_metric}"}
@@ -117,7 +118,7 @@ def make_trainer(
     callbacks = [DeadScorerCallback()]
     if arguments.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(arguments.early_stopping_patience))
-    return LayerwiseTrainer(
+    return task.trainer_class(
         model=model,
         args=arguments,
         train_dataset=task.train,
@@ -128,6 +129,7 @@ def make_trainer(
         compute_loss_func=task.loss(model, arguments, prepared.model_arguments.model == "last"),
         callbacks=callbacks,
         new_parameters=new,
+        **task.trainer_arguments(),
     )
 
 
@@ -182,13 +184,14 @@ def explain(
     task, config, count = prepared.task, model.config, trainer.args.picture_examples
     if not weighs_layers(config) or not task.evaluation or not count:
         return None
+    weighting = config.pooler if config.model_type == "layer_attn_pool" else config.weighting
     split, rows = next(iter(task.evaluation.items()))
     # Rows are sorted by length: every k-th is a fair sample of them.
     chosen = np.linspace(0, len(rows) - 1, min(count, len(rows))).astype(int)
     sample = rows.select(chosen)
     sample = sample.remove_columns([name for name in ("label", "labels") if name in sample.column_names])
     # Not one of the trainer's loaders, which would share the rows among the processes: this is for one alone.
-    batches = DataLoader(sample, trainer.args.eval_batch_size, collate_fn=trainer.data_collator)
+    batches = DataLoader(sample, trainer.args.eval_batch_size, collate_fn=task.picture_collator(trainer.data_collator))
     weights = collect_layer_weights(model, batches)
     labels, names = task.groups(split, chosen, config)
     save_layer_importance(
@@ -198,6 +201,6 @@ def explain(
         labels=labels,
         label_names=names,
         title=f"{task.spec.title}: weight of each hidden layer",
-        extra={"task": task.spec.title, "split": split, "weighting": config.weighting},
+        extra={"task": task.spec.title, "split": split, "weighting": weighting},
     )
     return dict(zip(config.layer_indices, weights.mean(axis=0).tolist(), strict=True))

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.loading import TaskData
 from ..data.tasks import TaskSpec
 from .arguments import RunArguments
 from .models import Head
+from .trainer import LayerwiseTrainer
 
 
 class TrainingTask(ABC):
@@ -40,6 +41,7 @@ class TrainingTask(ABC):
     """
 
     head: ClassVar[Head]
+    trainer_class: ClassVar[type[LayerwiseTrainer]] = LayerwiseTrainer
     # Column of the results that holds what needs no model.
     baseline_name: ClassVar[str]
 
@@ -70,6 +72,14 @@ class TrainingTask(ABC):
     @abstractmethod
     def config_labels(self) -> dict[str, Any]:
         """Fields of a new model's configuration that the data decides."""
+
+    # Most kinds of tasks have nothing more to check, and nothing to write beside a model.
+    def check_model(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RunArguments) -> None:  # noqa: B027, E501
+        """Raise a `ValueError` if this model cannot be trained or evaluated on the data; nothing is written yet."""
+
+    def trainer_arguments(self) -> dict[str, Any]:
+        """What `trainer_class` takes beside what every trainer does."""
+        return {}
 
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> Callable[[list], dict]:
@@ -102,6 +112,19 @@ class TrainingTask(ABC):
     @abstractmethod
     def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, list[str] | None]:
         """By what the layer picture of a model sorts rows of an evaluation split: labels, and the labels' names."""
+
+    def picture_collator(self, collator: Callable[[list], dict]) -> Callable[[list], dict]:
+        """What joins rows of an evaluation split to a batch for the layer picture."""
+        return collator
+
+    def finish(  # noqa: B027
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RunArguments, folder: Path
+    ) -> None:
+        """Write what belongs beside a trained model in its folder."""
+
+    def usage(self) -> str:
+        """Lines for the model card that use the model, after those that load it; empty if there are none."""
+        return ""
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:

@@ -123,7 +123,9 @@ class LayerwiseTrainer(Trainer):
             return super()._get_train_sampler(dataset)
         step = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        self.length_sampler = LengthGroupedSampler([len(ids) for ids in dataset["input_ids"]], step, seed)
+        # Rows of several texts say how long the longest is.
+        lengths = dataset["length"] if "length" in dataset.column_names else [len(ids) for ids in dataset["input_ids"]]
+        self.length_sampler = LengthGroupedSampler(lengths, step, seed)
         return self.length_sampler
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:

@@ -1,0 +1,75 @@
+"""Contrastive batches that do not fit into memory: gradient caching (Gao et al., arXiv 2101.06983).
+
+A contrastive loss needs the embeddings of the whole batch at once, but not the encoder's activations. So the texts run
+chunk by chunk without a graph; the loss gives the gradient of each embedding; and each chunk runs once more, with a
+graph and the same dropout, to carry its gradients into the parameters. Activations are held for one chunk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+
+Inputs = dict[str, torch.Tensor]
+
+
+@dataclass
+class _RandomState:
+    """The state of the random number generators of the CPU and of the devices that hold some tensors."""
+
+    cpu: torch.Tensor
+    devices: list[int]
+    states: list[torch.Tensor]
+
+    @classmethod
+    def now(cls, inputs: Inputs) -> _RandomState:
+        return cls(torch.get_rng_state(), *get_device_states(*inputs.values()))
+
+    @contextlib.contextmanager
+    def replayed(self, device_type: str):
+        with torch.random.fork_rng(devices=self.devices, device_type=device_type if self.devices else "cuda"):
+            torch.set_rng_state(self.cpu)
+            set_device_states(self.devices, self.states, device_type=device_type if self.devices else None)
+            yield
+
+
+def embed_cached(
+    model: nn.Module, embed: Callable[[Inputs], torch.Tensor], inputs: Inputs, chunk: int
+) -> torch.Tensor:
+    """Embeddings, whose backward pass runs the model once more, chunk by chunk.
+
+    Args:
+        model: what `embed` calls; a `DistributedDataParallel` synchronises its gradients once, in the last chunk.
+        embed: from encoder inputs, `(texts, tokens)`, to embeddings, `(texts, hidden_size)`.
+        inputs: of all texts.
+        chunk: texts at a time.
+
+    Returns:
+        `(texts, hidden_size)`. Its gradient reaches the parameters, and nothing else.
+    """
+    count = len(inputs["input_ids"])
+    pieces = [{name: value[i : i + chunk] for name, value in inputs.items()} for i in range(0, count, chunk)]
+    states, parts = [], []
+    with torch.no_grad():
+        for piece in pieces:
+            states.append(_RandomState.now(piece))
+            parts.append(embed(piece))
+    embeddings = torch.cat(parts).requires_grad_()
+
+    def replay(gradient: torch.Tensor) -> None:
+        device_type = gradient.device.type
+        for index, (piece, state) in enumerate(zip(pieces, states, strict=True)):
+            wait = index < len(pieces) - 1 and hasattr(model, "no_sync")
+            with model.no_sync() if wait else contextlib.nullcontext(), torch.enable_grad():
+                with state.replayed(device_type):
+                    again = embed(piece)
+                again.backward(gradient[index * chunk : index * chunk + len(again)].to(again.dtype))
+
+    embeddings.register_hook(replay)
+    return embeddings

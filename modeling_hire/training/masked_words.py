@@ -1,0 +1,90 @@
+"""Masked language modelling beside another loss, so that an encoder does not forget its words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.activations import ACT2FN
+
+
+class WordHead(nn.Module):
+    """Words from hidden states, with the embedding matrix of the encoder as the output matrix, as in BERT."""
+
+    def __init__(self, width: int, vocab_size: int):
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+
+    def forward(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
+        """`(words, hidden_size)` to logits, `(words, vocab_size)`."""
+        return functional.linear(self.norm(ACT2FN["gelu"](self.dense(states))), embeddings, self.bias)
+
+
+class MaskedWords:
+    """The masked language modelling loss of a batch of texts, in one forward pass with their embeddings.
+
+    The head is new. It is a part of the model while it trains (`model.word_head`), so that it is optimised, saved in
+    checkpoints and resumed like the rest; `detach_word_head` takes it off.
+
+    Args:
+        tokenizer: knows the mask token and the special tokens.
+        args: `mlm_probability`.
+
+    Raises:
+        ValueError: for a tokenizer without a mask token.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, args: Any):
+        if tokenizer is None or tokenizer.mask_token is None:
+            raise ValueError(f"mlm_weight={args.mlm_weight}: this tokenizer has no mask token; allowed is 0.")
+        self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
+
+    def __call__(self, model: nn.Module, texts: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Embeddings of the texts as they are, and the loss on their masked copies.
+
+        Args:
+            model: the sentence encoder, wrapped for training or not.
+            texts: encoder inputs, `(texts, tokens)`.
+        """
+        count, device = len(texts["input_ids"]), texts["input_ids"].device
+        masked, labels = self.masker.torch_mask_tokens(texts["input_ids"].cpu().clone())
+        both = {
+            name: torch.cat([value, masked.to(device) if name == "input_ids" else value])
+            for name, value in texts.items()
+        }
+        outputs = model(**both)
+        chosen = labels.to(device) != -100
+        states = outputs["last_hidden_state"][count:][chosen]
+        inner = getattr(model, "module", model)
+        logits = inner.word_head(states, inner.get_input_embeddings().weight)
+        loss = functional.cross_entropy(logits.float(), labels.to(device)[chosen], reduction="sum")
+        # A batch may have no masked word.
+        return outputs["pooler_output"][:count], loss / chosen.sum().clamp(min=1)
+
+
+def attach_word_head(model: PreTrainedModel) -> set[str]:
+    """Put a new head on the model; the names of its parameters.
+
+    Raises:
+        ValueError: for an encoder whose embeddings are not as wide as its hidden states.
+    """
+    vocab_size, width = model.get_input_embeddings().weight.shape
+    if width != model.config.hidden_size:
+        raise ValueError(
+            f"mlm_weight: this encoder's embeddings are {width} wide and its hidden states "
+            f"{model.config.hidden_size}, so they cannot serve as the output matrix; allowed is 0."
+        )
+    model.word_head = WordHead(width, vocab_size).to(model.device, model.dtype)
+    model.word_head.apply(model._init_weights)
+    return {f"word_head.{name}" for name, _ in model.word_head.named_parameters()}
+
+
+def detach_word_head(model: PreTrainedModel) -> None:
+    """Take the head off again."""
+    if hasattr(model, "word_head"):
+        del model.word_head
