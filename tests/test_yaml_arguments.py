@@ -151,6 +151,12 @@ def test_config_fields_are_those_of_the_config() -> None:
     assert all(getattr(PoolingArguments(encoder="x"), name) is None for name in POOLING_FIELDS)
 
 
+def test_a_misspelt_flag_is_what_is_reported() -> None:
+    parser = YamlArgumentParser([ModelArguments, DataArguments, RunArguments])
+    with pytest.raises(ValueError, match="unknown key 'encodr'. Did you mean 'encoder'?"):
+        parser.parse(["--encodr", "x", "--task", "cola", "--output_dir", "out"])
+
+
 def test_seed_and_seeds(tmp_path: Path) -> None:
     def seeds(**given: Any) -> list[int]:
         return RunArguments(output_dir=str(tmp_path), use_cpu=True, **given).seeds

@@ -77,13 +77,13 @@ class YamlArgumentParser(HfArgumentParser):
         argv, self.where = list(argv), "the command line"
         if argv and not argv[0].startswith("-"):
             argv = self._from_file(Path(argv[0])) + argv[1:]
-        parsed = self.parse_args_into_dataclasses(argv, return_remaining_strings=True, look_for_args_file=False)
-        *filled, rest = parsed
+        # First of all: without the flag that was misspelt, the dataclasses may miss something they need.
+        _, rest = self.parse_known_args(argv)
         if rest:
             if rest[0].startswith("--"):
                 self._check_known([rest[0][2:].partition("=")[0]])
             self.error(f"{rest[0]!r} belongs to no flag.")
-        return tuple(filled)
+        return self.parse_args_into_dataclasses(argv, look_for_args_file=False)
 
     def _from_file(self, path: Path) -> list[str]:
         """The file's keys and values as flags, each known and of the right type."""
