@@ -19,7 +19,8 @@ class ContrastiveLoss:
     -log exp(cos(z_i, p_i) / tau) / (sum_j exp(cos(z_i, p_j) / tau) + sum_jk exp(cos(z_i, n_jk) / tau + w [i = j])).
 
     In several processes the candidates are those of all of them, with gradients that equal one process's on the whole
-    batch. A candidate that is the same text as the anchor or its positive is no negative of it.
+    batch. A candidate that is the same text as the anchor or its positive is no negative of it, nor is what another
+    row gives as a positive of the same anchor.
 
     Args:
         temperature (`float`): tau.
@@ -30,7 +31,7 @@ class ContrastiveLoss:
             (Matryoshka); unset, whole embeddings.
 
     Raises:
-        ValueError: for a batch with one candidate: an anchor that has nothing but its positive to choose from.
+        ValueError: when called with one candidate: an anchor that has nothing but its positive to choose from.
 
     Example:
 
@@ -55,6 +56,9 @@ class ContrastiveLoss:
         Args:
             embeddings: `(batch, texts, hidden_size)`: anchor, positive and hard negatives of each row.
             text_ids: `(batch, texts)`: equal numbers for equal texts.
+
+        Returns:
+            A number, in float32, or float64 if the embeddings are.
         """
         everyone, ids = gather(embeddings), gather(text_ids)
         first = len(embeddings) * (dist.get_rank() if is_distributed() else 0)
@@ -68,7 +72,9 @@ class ContrastiveLoss:
         widths = [embeddings.shape[-1]] if self.dimensions is None else self.dimensions
         losses = []
         for width in widths:
-            cut = functional.normalize(everyone[..., :width].float(), dim=-1)
+            cut = everyone[..., :width]
+            # Half precision tells cosines above 0.99 hardly apart, and the temperature makes much of them.
+            cut = functional.normalize(cut.to(torch.promote_types(cut.dtype, torch.float32)), dim=-1)
             losses.append(self._loss(cut, ids, own))
             if self.two_way:
                 # Positives choose among the anchors; hard negatives are the anchors' only.
@@ -85,9 +91,10 @@ class ContrastiveLoss:
             bonus = torch.zeros_like(logits)
             columns = own[:, None] + rows * torch.arange(1, texts - 1, device=own.device)
             logits = logits + bonus.scatter(1, columns, self.hard_negative_weight)
-        same = (ids[own, 0, None] == candidate_ids) | (ids[own, 1, None] == candidate_ids)
-        same[torch.arange(len(own), device=own.device), own] = False  # the positive itself
-        return functional.cross_entropy(logits.masked_fill(same, float("-inf")), own)
+        alike = (ids[own, 0, None] == candidate_ids) | (ids[own, 1, None] == candidate_ids)
+        alike[:, :rows] |= ids[own, 0, None] == ids[:, 0]  # the same anchor's positives, which come first
+        alike[torch.arange(len(own), device=own.device), own] = False  # the positive itself
+        return functional.cross_entropy(logits.masked_fill(alike, float("-inf")), own)
 
 
 def is_distributed() -> bool:
