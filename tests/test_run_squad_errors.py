@@ -118,6 +118,16 @@ def test_checkpoints_of_another_kind(base: Path, flags: tuple[Any, ...], tmp_pat
     squad(output, *flags, "--model", tmp_path / "answers", "--num_train_epochs", 0)
 
 
+def test_a_plain_head_that_was_never_trained(flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:
+    evaluate = ("--model", "last", "--num_train_epochs", 0)
+    message = refused(output, *flags, *evaluate)
+    assert "BertForMaskedLM" in message and "num_train_epochs=0" in message and "ForQuestionAnswering" in message
+    squad(tmp_path / "trained", *flags, "--model", "last", "--num_train_epochs", 1)
+    trained = squad(output, *flags, *evaluate, "--encoder", tmp_path / "trained")
+    before = json.loads((tmp_path / "trained" / "results.json").read_text())
+    assert trained["metrics"] == before["metrics"]
+
+
 def test_a_tokenizer_that_is_not_fast(flags: tuple[Any, ...], output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("transformers.PreTrainedTokenizerFast.is_fast", False)
     assert "fast tokenizer" in refused(output, *flags)

@@ -236,10 +236,15 @@ def _question(where: str, row: dict[str, Any], has_answers: bool) -> _Question:
             raise ValueError(f"{where}: {name}={row.get(name)!r} of question {identity!r}: text is expected")
     question = _Question(where, str(identity), row["context"], row["question"], [])
     if has_answers:
+        impossible = str(row.get("is_impossible", False)).lower() in ("true", "1")
+        if not impossible and "answers" not in row and "answer" not in row:
+            raise ValueError(
+                f"{where}: question {identity!r} has no 'answers'; allowed is an empty list of them, or "
+                "is_impossible=true, for a question without an answer"
+            )
         question.answers = _answers(where, row)
         for text, start in question.answers:
             _check_answer(question, text, start)
-        impossible = str(row.get("is_impossible", False)).lower() in ("true", "1")
         if impossible and question.answers:
             raise ValueError(
                 f"{where}: question {identity!r} has is_impossible={row['is_impossible']!r} and the answer "

@@ -134,6 +134,11 @@ class SquadArguments:
             )
         if self.task == "squad_v1" and self.version_2_with_negative:
             raise ValueError("version_2_with_negative=True: every question of task='squad_v1' has an answer")
+        if self.null_score_diff_threshold and not self.version_2:
+            raise ValueError(
+                f"null_score_diff_threshold={self.null_score_diff_threshold!r}: no question is left without an answer "
+                "here; allowed with version_2_with_negative=True or task='squad_v2'"
+            )
         self._check_numbers()
 
     def _check_numbers(self) -> None:

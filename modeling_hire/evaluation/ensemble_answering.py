@@ -8,11 +8,11 @@ import torch
 from transformers import AutoModelForQuestionAnswering
 
 from ..data.spans import Window, make_windows
-from .ensemble_base import Ensemble, check_numbers
+from .ensemble_base import Ensemble
 from .ensemble_inputs import make_inputs, run_questions
 from .ensemble_outputs import EnsembleSpanOutput, FoundSpans, mean_distribution
 from .ensemble_spans import SpanSum, by_question
-from .predict_spans import SpanAnswer, as_answer, as_lists
+from .predict_spans import SpanAnswer, as_answer, as_lists, check_numbers, check_threshold
 from .spans import Candidates, decode_spans
 
 
@@ -164,6 +164,7 @@ class EnsembleForQuestionAnswering(Ensemble):
         """
         numbers = {"batch_size": batch_size, "max_answer_length": max_answer_length, "n_best_size": n_best_size}
         check_numbers(**numbers)
+        check_threshold(null_threshold)
         asked, read = as_lists(questions, contexts)
         how = {"max_length": max_length, "doc_stride": doc_stride, "max_query_length": max_query_length}
         found = self.run(self.cut(asked, read, **how), **numbers)

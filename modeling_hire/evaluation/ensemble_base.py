@@ -10,7 +10,6 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_layerwise import is_integer
 from .ensemble_inputs import take_outputs
 from .ensemble_members import Member, check_same_ids, make_members
 
@@ -63,10 +62,3 @@ class Ensemble(nn.Module):
             return [value.to(inputs["input_ids"].device) for value in take_outputs(member, model, given, names)]
 
         return [self.run_member(member, lambda model, member=member: call(member, model)) for member in self.members]
-
-
-def check_numbers(**values: int) -> None:
-    """Raise a `ValueError` unless all are whole numbers of at least 1."""
-    for name, value in values.items():
-        if not is_integer(value, 1):
-            raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import torch
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
-from .ensemble_base import Ensemble, Tokenizers, check_numbers
+from .ensemble_base import Ensemble, Tokenizers
 from .ensemble_inputs import TextInputs, check_texts, make_inputs, run_texts, tokenize
 from .ensemble_labels import match_labels
 from .ensemble_outputs import EnsembleClassifierOutput, TextPrediction, mean_distribution
+from .predict_spans import check_numbers
 
 
 class EnsembleForSequenceClassification(Ensemble):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..configuration_layerwise import is_integer
 from ..data.preprocessing import usable_max_length
 from ..data.spans import Window, make_windows
 from .spans import Candidates, decode_spans
@@ -97,7 +98,8 @@ def predict_spans(
     """
     single = isinstance(questions, str) and isinstance(contexts, str)
     asked, read = as_lists(questions, contexts)
-    check_batch_size(batch_size)
+    check_numbers(batch_size=batch_size, max_answer_length=max_answer_length, n_best_size=n_best_size)
+    check_threshold(null_threshold)
     encoder_config = getattr(model.config, "encoder_config", model.config)
     length, _ = usable_max_length(max_length, tokenizer, encoder_config)
     windows = make_windows(tokenizer, asked, read, length, doc_stride, max_query_length)
@@ -107,10 +109,18 @@ def predict_spans(
     return answers[0] if single else answers
 
 
-def check_batch_size(batch_size: int) -> None:
-    """Raise a `ValueError` unless it is a whole number of at least 1."""
-    if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-        raise ValueError(f"batch_size={batch_size!r}: expected a whole number of at least 1")
+def check_threshold(null_threshold: float | None) -> None:
+    """Raise a `ValueError` unless it is a number or `None`."""
+    is_number = isinstance(null_threshold, int | float) and not isinstance(null_threshold, bool)
+    if null_threshold is not None and not (is_number and null_threshold == null_threshold):
+        raise ValueError(f"null_threshold={null_threshold!r}: expected a number, or None for an answer in any case")
+
+
+def check_numbers(**values: int) -> None:
+    """Raise a `ValueError` unless all are whole numbers of at least 1."""
+    for name, value in values.items():
+        if not is_integer(value, 1):
+            raise ValueError(f"{name}={value!r}: expected a whole number of at least 1")
 
 
 def as_lists(questions: str | Sequence[str], contexts: str | Sequence[str]) -> tuple[list[str], list[str]]:

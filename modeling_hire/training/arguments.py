@@ -185,9 +185,9 @@ class ModelArguments(EncoderArguments):
 
     def __post_init__(self) -> None:
         check_choice("preset", self.preset, PRESETS)
-        super().__post_init__()
         if self.ensemble_revision is not None and self.ensemble is None:
             raise ValueError(f"ensemble_revision={self.ensemble_revision!r}: there are no checkpoints (ensemble).")
+        super().__post_init__()
         if self.model != "hire" and self.config_overrides():
             raise ValueError(
                 f"{next(iter(self.config_overrides()))}: a field of HIRE's configuration, and model={self.model!r} "

@@ -102,6 +102,12 @@ def prepare(
             f"num_train_epochs=0: the checkpoint holds {', '.join(sorted(saved))}, the head of another task, and a "
             f"new head knows nothing yet; allowed is {' or '.join(sorted(task_class.head.class_names))}."
         )
+    suffix = task_class.head.auto_class.__name__.removeprefix("AutoModel")
+    if not trains and model_arguments.model == "last" and saved and not any(name.endswith(suffix) for name in saved):
+        raise ValueError(
+            f"num_train_epochs=0: encoder={model_arguments.encoder!r} was saved by {', '.join(sorted(saved))}, "
+            f"without the head of this task, and a new head knows nothing yet; allowed is a checkpoint of ...{suffix}."
+        )
     task = task_class(data_arguments, arguments, config)
     if trains and not task.has_evaluation and arguments.eval_strategy != "no":
         raise ValueError(
@@ -144,7 +150,7 @@ def check_repository(name: str) -> None:
 
 def check_metric(metric: str | None, task: TrainingTask) -> None:
     """Raise a `ValueError` if the metric that is to choose the best checkpoint is not computed."""
-    known = [*task.metric_names, "loss"]
+    known = [*task.metric_names, *(["loss"] if task.reports_loss else [])]
     if metric is not None and metric not in known:
         raise ValueError(f"metric_for_best_model={metric!r}: {task.spec.title} has {', '.join(map(repr, known))}.")
 

@@ -197,6 +197,23 @@ def test_wrong_questions(rows: list[dict[str, Any]], said: str, tmp_path: Path) 
     assert "dev.json" in str(caught.value)
 
 
+def test_a_question_that_says_nothing_of_its_answers(tmp_path: Path) -> None:
+    """Such as those of a test set, which would train a model to answer nothing."""
+    path = write_squad(tmp_path / "train.json", ROWS)
+    content = json.loads(path.read_text())
+    question = content["data"][1]["paragraphs"][0]["qas"][0]
+    del question["answers"]
+    path.write_text(json.dumps(content))
+    args = SquadArguments(train_file=[str(path)], version_2_with_negative=True)
+    question["is_impossible"] = False
+    path.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"train\.json, article 2, paragraph 1, question 1: .* has no 'answers'"):
+        load_squad(args)
+    question["is_impossible"] = True
+    path.write_text(json.dumps(content))
+    assert load_squad(args).train["texts"][2] == []
+
+
 def test_no_answer_in_a_run_of_version_1(tmp_path: Path) -> None:
     path = write_squad(tmp_path / "dev.json", ROWS)
     for given in ({}, {"version_2_with_negative": False}, {"task": "squad_v1"}):
@@ -271,6 +288,8 @@ def test_repeated_ids_across_files(tmp_path: Path) -> None:
         ({"task": "squad_v1", "max_train_samples": 0}, "max_train_samples=0"),
         ({"task": "squad_v1", "sample_seed": -1}, "sample_seed=-1"),
         ({"task": "squad_v1", "null_score_diff_threshold": float("nan")}, "null_score_diff_threshold=nan"),
+        ({"task": "squad_v1", "null_score_diff_threshold": 1.5}, "null_score_diff_threshold=1.5.*version_2"),
+        ({"test_file": ["a"], "null_score_diff_threshold": -1.0}, "null_score_diff_threshold=-1.0"),
     ],
 )
 def test_wrong_arguments(fields: dict[str, Any], said: str) -> None:

@@ -281,6 +281,8 @@ def test_longest_answer_where_pieces_differ() -> None:
         ({"questions": [None]}, "questions: holds None"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"max_answer_length": 0}, "max_answer_length=0"),
+        ({"null_threshold": "0"}, "null_threshold='0'"),
+        ({"null_threshold": float("nan")}, "null_threshold=nan"),
         ({"n_best_size": 1.5}, "n_best_size=1.5"),
         ({"doc_stride": 0}, "doc_stride=0"),
         ({"questions": ["the " * 80], "max_query_length": None}, "no room"),

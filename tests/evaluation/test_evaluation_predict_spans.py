@@ -131,6 +131,8 @@ def test_length_is_lowered_to_what_the_model_takes() -> None:
         ({"contexts": [3]}, "contexts: holds 3"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"max_answer_length": 0}, "max_answer_length=0"),
+        ({"null_threshold": "0"}, "null_threshold='0'"),
+        ({"null_threshold": float("nan")}, "null_threshold=nan"),
         ({"questions": ["the " * 80], "max_query_length": None}, "no room"),
     ],
 )
