@@ -195,8 +195,13 @@ class LayerwisePreTrainedModel(PreTrainedModel):
     def _try_streaming(self, **inputs: Any) -> bool:
         """Compare the two ways to see the layers on the first row of a batch."""
         seen: list[torch.Tensor] = []
+        device = next((value.device for value in inputs.values() if torch.is_tensor(value)), self.device)
         try:
-            with self._visiting(lambda index, state: seen.append(state)):
+            # In training mode a pass draws random numbers, and nobody asked for this one.
+            with (
+                torch.random.fork_rng([device] if device.type == "cuda" else []),
+                self._visiting(lambda index, state: seen.append(state)),
+            ):
                 outputs = self.encoder(**first_row(inputs), output_hidden_states=True, return_dict=True)
         except (ValueError, StopIteration, KeyError):
             return False

@@ -8,7 +8,7 @@ graph and the same dropout, to carry its gradients into the parameters. Activati
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -20,22 +20,30 @@ Inputs = dict[str, torch.Tensor]
 
 
 @dataclass
-class _RandomState:
-    """The state of the random number generators of the CPU and of the devices that hold some tensors."""
+class _Surroundings:
+    """Under what a chunk is run: random numbers, of the CPU and of the devices that hold tensors, and autocast."""
 
+    device_type: str
     cpu: torch.Tensor
     devices: list[int]
     states: list[torch.Tensor]
+    casts: bool
+    dtype: torch.dtype
 
     @classmethod
-    def now(cls, inputs: Inputs) -> _RandomState:
-        return cls(torch.get_rng_state(), *get_device_states(*inputs.values()))
+    def now(cls, inputs: Inputs) -> _Surroundings:
+        kind = inputs["input_ids"].device.type
+        random = torch.get_rng_state(), *get_device_states(*inputs.values())
+        return cls(kind, *random, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
 
     @contextlib.contextmanager
-    def replayed(self, device_type: str):
-        with torch.random.fork_rng(devices=self.devices, device_type=device_type if self.devices else "cuda"):
+    def again(self) -> Iterator[None]:
+        """Bring them back for a while; the random numbers after it are those that would have come without it."""
+        # Weights that were cast while there was no graph have none, so none of them is taken from a cache.
+        casting = torch.autocast(self.device_type, self.dtype, self.casts, cache_enabled=False)
+        with torch.random.fork_rng(self.devices, device_type=self.device_type if self.devices else None), casting:
             torch.set_rng_state(self.cpu)
-            set_device_states(self.devices, self.states, device_type=device_type if self.devices else None)
+            set_device_states(self.devices, self.states, device_type=self.device_type if self.devices else None)
             yield
 
 
@@ -51,23 +59,37 @@ def embed_cached(
         chunk: texts at a time.
 
     Returns:
-        `(texts, hidden_size)`. Its gradient reaches the parameters, and nothing else.
+        `(texts, hidden_size)`. Its gradient reaches the parameters, and nothing else. They may not be changed before.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from torch import nn
+    >>> from modeling_hire.training.gradient_cache import embed_cached
+
+    >>> model = nn.Embedding(9, 2)
+    >>> texts = {"input_ids": torch.tensor([[1], [4], [7]])}
+    >>> embeddings = embed_cached(model, lambda inputs: model(inputs["input_ids"])[:, 0], texts, chunk=2)
+    >>> embeddings.sum().backward()
+    >>> model.weight.grad[:, 0].tolist()
+    [0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0]
+    ```
     """
     count = len(inputs["input_ids"])
     pieces = [{name: value[i : i + chunk] for name, value in inputs.items()} for i in range(0, count, chunk)]
     states, parts = [], []
     with torch.no_grad():
         for piece in pieces:
-            states.append(_RandomState.now(piece))
+            states.append(_Surroundings.now(piece))
             parts.append(embed(piece))
     embeddings = torch.cat(parts).requires_grad_()
 
     def replay(gradient: torch.Tensor) -> None:
-        device_type = gradient.device.type
         for index, (piece, state) in enumerate(zip(pieces, states, strict=True)):
             wait = index < len(pieces) - 1 and hasattr(model, "no_sync")
             with model.no_sync() if wait else contextlib.nullcontext(), torch.enable_grad():
-                with state.replayed(device_type):
+                with state.again():
                     again = embed(piece)
                 again.backward(gradient[index * chunk : index * chunk + len(again)].to(again.dtype))
 
