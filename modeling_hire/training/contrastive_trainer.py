@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,12 +11,12 @@ from torch.nn import functional
 from transformers import PreTrainedModel
 from transformers.trainer_utils import TrainOutput
 
-from ..configuration_layerwise import check_choice, is_number
+from ..configuration_layerwise import check_choice
 from ..data.contrastive_arguments import SCHEMES
 from .contrastive_arguments import ContrastiveTrainingArguments
 from .contrastive_loss import ContrastiveLoss
 from .gradient_cache import embed_cached
-from .masked_words import MaskedWords, attach_word_head, detach_word_head
+from .masked_words import MaskedWords, attach_word_head, check_masked_words, detach_word_head
 from .trainer import LayerwiseTrainer
 
 
@@ -54,6 +53,7 @@ class ContrastiveTrainer(LayerwiseTrainer):
         **kwargs: Any,
     ):
         check_scheme(model, args, scheme)
+        check_masked_words(model, kwargs.get("processing_class"), args)
         self.scheme = scheme
         self.contrast = ContrastiveLoss(
             args.temperature, args.hard_negative_weight, args.two_way, args.matryoshka_dims
@@ -130,13 +130,22 @@ def check_scheme(model: PreTrainedModel, args: ContrastiveTrainingArguments, sch
     for dim in args.matryoshka_dims or ():
         if dim > width:
             raise ValueError(f"matryoshka_dims={args.matryoshka_dims!r}: allowed is up to {width}, the width.")
-    if scheme == "supervised":
-        return
-    rates = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
-    rates += [value for name, value in vars(model.config.encoder_config).items() if "dropout" in name]
-    if not any(is_number(rate) and not math.isclose(rate, 0) for rate in rates):
+    if scheme != "supervised" and not varies(model):
         raise ValueError(
             f"scheme={scheme!r}: a text and itself under another dropout are the pair to be learnt from, and this "
-            f"{model.config.encoder_config.model_type!r} encoder has no dropout, so that both are equal; allowed is "
-            "an encoder with dropout, or scheme='supervised'."
+            f"{model.config.encoder_config.model_type!r} encoder trains without dropout (it has none, or is frozen), "
+            "so that both are equal; allowed is an encoder with dropout, or scheme='supervised'."
         )
+
+
+@torch.no_grad()
+def varies(model: PreTrainedModel) -> bool:
+    """Whether the encoder's states of a text differ from one pass to the next in training; tried out."""
+    device, was_training = model.device, model.training
+    ids = torch.arange(8, device=device)[None] % len(model.get_input_embeddings().weight)
+    # Random numbers of training are not used up.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        model.train()
+        first, second = (model(input_ids=ids)["last_hidden_state"] for _ in range(2))
+        model.train(was_training)
+    return not torch.equal(first, second)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..configuration_layer_attn_pool import TRAINED_POOLERS
 from ..data.contrastive import load_contrastive_data
 from ..data.contrastive_arguments import ContrastiveArguments
 from ..data.contrastive_collator import ContrastiveCollator
@@ -22,6 +23,7 @@ from ..hub import save_detached
 from ..modeling_text_encoding import check_tokenizer_fits
 from .contrastive_arguments import ContrastiveTrainingArguments
 from .contrastive_trainer import ContrastiveTrainer, check_scheme, flat
+from .masked_words import check_masked_words
 from .models import EMBEDDING
 from .task import TrainingTask
 
@@ -46,6 +48,7 @@ class SentenceEmbedding(TrainingTask):
     head = EMBEDDING
     trainer_class = ContrastiveTrainer
     baseline_name = "baseline"
+    reports_loss = False
 
     def __init__(
         self,
@@ -95,8 +98,15 @@ class SentenceEmbedding(TrainingTask):
     def check_model(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: ContrastiveTrainingArguments
     ) -> None:
-        check_scheme(model, arguments, self.data_arguments.scheme)
         check_tokenizer_fits(model.config, tokenizer)
+        if arguments.num_train_epochs > 0:
+            if not any(parameter.requires_grad for parameter in model.parameters()):
+                raise ValueError(
+                    f"freeze_encoder=True: nothing is left to train, since pooler={model.config.pooler!r} has no "
+                    f"weights; allowed is freeze_encoder=False, or a pooler out of {', '.join(TRAINED_POOLERS)}."
+                )
+            check_scheme(model, arguments, self.data_arguments.scheme)
+            check_masked_words(model, tokenizer, arguments)
         if arguments.export_detached is not None and model.config.layer_plan is not None:
             raise ValueError(
                 f"export_detached={arguments.export_detached!r}: the plain class of the encoder cannot run a "

@@ -34,14 +34,9 @@ class MaskedWords:
     Args:
         tokenizer: knows the mask token and the special tokens.
         args: `mlm_probability`.
-
-    Raises:
-        ValueError: for a tokenizer without a mask token.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, args: Any):
-        if tokenizer is None or tokenizer.mask_token is None:
-            raise ValueError(f"mlm_weight={args.mlm_weight}: this tokenizer has no mask token; allowed is 0.")
         self.masker = DataCollatorForLanguageModeling(tokenizer, mlm_probability=args.mlm_probability)
 
     def __call__(self, model: nn.Module, texts: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -67,18 +62,30 @@ class MaskedWords:
         return outputs["pooler_output"][:count], loss / chosen.sum().clamp(min=1)
 
 
-def attach_word_head(model: PreTrainedModel) -> set[str]:
-    """Put a new head on the model; the names of its parameters.
-
-    Raises:
-        ValueError: for an encoder whose embeddings are not as wide as its hidden states.
-    """
-    vocab_size, width = model.get_input_embeddings().weight.shape
-    if width != model.config.hidden_size:
+def check_masked_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, args: Any) -> None:
+    """Raise a `ValueError` if this model cannot learn masked words, and `mlm_weight` says that it is to."""
+    if not args.mlm_weight:
+        return
+    where = f"mlm_weight={args.mlm_weight}"
+    if tokenizer is None or tokenizer.mask_token is None:
+        raise ValueError(f"{where}: this tokenizer has no mask token; allowed is 0.")
+    if hasattr(model, "peft_config"):
         raise ValueError(
-            f"mlm_weight: this encoder's embeddings are {width} wide and its hidden states "
+            f"{where} and peft='lora': an adapter has no place for the new word head; give one of the two."
+        )
+    embeddings = model.get_input_embeddings().weight
+    if not any(parameter.requires_grad for parameter in model.base_model.encoder.parameters()):
+        raise ValueError(f"{where} and freeze_encoder=True: the encoder cannot learn words; give one of the two.")
+    if embeddings.shape[1] != model.config.hidden_size:
+        raise ValueError(
+            f"{where}: this encoder's embeddings are {embeddings.shape[1]} wide and its hidden states "
             f"{model.config.hidden_size}, so they cannot serve as the output matrix; allowed is 0."
         )
+
+
+def attach_word_head(model: PreTrainedModel) -> set[str]:
+    """Put a new head on the model, see `check_masked_words`; the names of its parameters."""
+    vocab_size, width = model.get_input_embeddings().weight.shape
     model.word_head = WordHead(width, vocab_size).to(model.device, model.dtype)
     model.word_head.apply(model._init_weights)
     return {f"word_head.{name}" for name, _ in model.word_head.named_parameters()}

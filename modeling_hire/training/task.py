@@ -42,6 +42,8 @@ class TrainingTask(ABC):
 
     head: ClassVar[Head]
     trainer_class: ClassVar[type[LayerwiseTrainer]] = LayerwiseTrainer
+    # Whether evaluations have a loss, by which the best checkpoint can be chosen.
+    reports_loss: ClassVar[bool] = True
     # Column of the results that holds what needs no model.
     baseline_name: ClassVar[str]
 

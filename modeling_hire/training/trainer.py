@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
-from torch.utils.data import Dataset, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import TrainOutput
 
@@ -127,6 +128,25 @@ class LayerwiseTrainer(Trainer):
         lengths = dataset["length"] if "length" in dataset.column_names else [len(ids) for ids in dataset["input_ids"]]
         self.length_sampler = LengthGroupedSampler(lengths, step, seed)
         return self.length_sampler
+
+    def get_eval_dataloader(self, eval_dataset: str | Dataset | None = None) -> DataLoader:
+        """As `Trainer.get_eval_dataloader`, with the incomplete last batch too: rows are never left out of a score."""
+        with self._keeping_last_batch():
+            return super().get_eval_dataloader(eval_dataset)
+
+    def get_test_dataloader(self, test_dataset: Dataset) -> DataLoader:
+        """As `Trainer.get_test_dataloader`, with the incomplete last batch too."""
+        with self._keeping_last_batch():
+            return super().get_test_dataloader(test_dataset)
+
+    @contextlib.contextmanager
+    def _keeping_last_batch(self) -> Iterator[None]:
+        # `dataloader_drop_last` is for training, and the library heeds it everywhere.
+        drops, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = drops
 
     def _get_eval_sampler(self, eval_dataset: Dataset) -> Sampler | None:
         # The library's length-grouped sampler would return predictions in another order than the rows'. The rows come
