@@ -43,7 +43,9 @@ class Embedder(Protocol):
         ...
 
 
-def embed(embedder: Embedder, texts: Sequence[str], batch_size: int = 32, normalize: bool = False) -> np.ndarray:
+def embed(
+    embedder: Embedder, texts: Sequence[str], batch_size: int = 32, normalize: bool = False, **options: Any
+) -> np.ndarray:
     """The embeddings of texts, each distinct text encoded once.
 
     Args:
@@ -51,6 +53,7 @@ def embed(embedder: Embedder, texts: Sequence[str], batch_size: int = 32, normal
         texts: n texts; an empty one is a text too.
         batch_size: texts that go through the encoder at a time.
         normalize: scale each embedding to length 1.
+        options: further arguments of the embedder's `encode`, such as `prompt_name`.
 
     Returns:
         (n, d) of float32, in the order of `texts`.
@@ -79,6 +82,7 @@ def embed(embedder: Embedder, texts: Sequence[str], batch_size: int = 32, normal
         show_progress_bar=False,
         convert_to_numpy=True,
         normalize_embeddings=normalize,
+        **options,
     )
     vectors, name = np.asarray(vectors), type(embedder).__name__
     if vectors.ndim != 2 or len(vectors) != len(places) or vectors.shape[1] == 0:

@@ -129,6 +129,13 @@ def test_an_own_checkpoint_needs_no_pooler_and_can_be_given_another(own: Path) -
         load_embedder(own, pooler="cls")
 
 
+def test_odd_texts_are_texts(encoder: Path) -> None:
+    embedder = load_embedder(encoder, pooler="mean", device="cpu")
+    odd = ["", " ", "w1 " * 300_000, "w1\x00\x07\u200b w2", "\U0001f642 w3", "w4\n\tw5"]
+    vectors = embed(embedder, odd, batch_size=2)
+    assert vectors.shape == (6, 32) and np.isfinite(vectors).all()
+
+
 def test_a_length_and_a_tokenizer_can_be_given(encoder: Path, tmp_path: Path) -> None:
     short = load_embedder(encoder, pooler="mean", max_length=4, device="cpu")
     np.testing.assert_allclose(embed(short, ["w1 w2 w3 w4 w5"]), embed(short, ["w1 w2"]), atol=1e-6)
