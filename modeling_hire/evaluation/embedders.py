@@ -305,3 +305,14 @@ def describe_embedder(embedder: Embedder) -> dict[str, Any]:
         if mode is not None:
             description["pooler"] = mode if isinstance(mode, str) else list(mode)
     return description
+
+
+def short_name(description: dict[str, Any]) -> str:
+    """What tells embedders of one model apart in a table: the pooler, or else the class.
+
+    Example:
+        >>> short_name({"class": "LayerAttnPoolEncoder", "pooler": "layer_attn", "detached": "cls"})
+        'layer_attn detached (cls)'
+    """
+    pooler = description.get("pooler", description["class"])
+    return f"{pooler} detached ({description['detached']})" if "detached" in description else str(pooler)

@@ -23,7 +23,7 @@ import numpy as np
 from ..analysis.plots import plots_available
 from ..hub import markdown_table
 from .command_line import EmbedderArguments, check_output, parse_command_line
-from .embedders import Embedder, describe_embedder, embed
+from .embedders import Embedder, describe_embedder, embed, short_name
 from .geometry_measures import alignment, mean_cosine, uniformity
 from .geometry_plots import draw_alignment_uniformity, draw_layer_anisotropy
 from .layer_anisotropy import VECTORS, layer_anisotropy
@@ -235,10 +235,8 @@ def _row(
     model: EmbedderArguments, embedder: Embedder, datasets: list[STSDataset], arguments: GeometryArguments
 ) -> dict[str, Any]:
     description = describe_embedder(embedder)
-    pooler = description.get("pooler", description["class"])
-    detached = f" detached ({description['detached']})" if "detached" in description else ""
     return {
-        "name": f"{model.public_name}, {pooler}{detached}",
+        "name": f"{model.public_name}, {short_name(description)}",
         "embedder": description,
         **evaluate_geometry(embedder, datasets, arguments.positive_above, model.batch_size),
     }

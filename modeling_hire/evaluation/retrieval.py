@@ -9,40 +9,28 @@ A question is never its own result. The second line puts a trained pooler beside
 
 from __future__ import annotations
 
-import statistics
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-import numpy as np
 
 from ..configuration_layer_plans import is_integer
 from ..configuration_layerwise import check_choice
 from ..hub import markdown_table
 from .command_line import EmbedderArguments, parse_command_line
-from .embedders import Embedder, describe_embedder, embed
+from .embedders import Embedder, describe_embedder, embed, short_name
 from .extras import import_extra
 from .retrieval_data import RetrievalData, load_retrieval
 from .retrieval_metrics import retrieval_metrics
 from .retrieval_search import ExactIndex, FaissIndex, SearchIndex, make_faiss_index
+from .retrieval_timing import query_times
 
 
 INDEXES = ("exact", "faiss")
-# So many queries are timed: enough for a steady figure, and few beside the corpus.
-_TIMED, _TIMED_ALONE = 256, 32
 
 
 def evaluate_retrieval(
-    embedder: Embedder,
-    data: RetrievalData,
-    batch_size: int = 32,
-    recall_at: Sequence[int] = (1, 10, 100),
-    index: str = "exact",
-    faiss_factory: str = "Flat",
-    query_chunk: int = 256,
-    document_chunk: int = 8192,
+    embedder: Embedder, data: RetrievalData, batch_size: int = 32, **options: Any
 ) -> dict[str, Any]:
     """Search with an embedder and score what it finds.
 
@@ -50,21 +38,18 @@ def evaluate_retrieval(
         embedder: what turns texts into vectors, see `load_embedder`.
         data: see `load_retrieval`.
         batch_size: texts that go through the encoder at a time.
-        recall_at: the k of recall.
-        index: `"exact"`, or `"faiss"` for large corpora.
-        faiss_factory: FAISS's description of its index.
-        query_chunk, document_chunk: how many are compared at a time in exact search; no result depends on it.
+        options: those of [`compare_retrieval`].
 
     Returns:
-        `metrics` (see `retrieval_metrics`), `queries`, `documents`, `dimensions`, `index_bytes`, and milliseconds:
-        `search_ms_per_query` and `encode_ms_per_query` of many queries at a time, and `single_query_ms`, the median of
-        encoding and finding one alone.
+        `metrics` (see `retrieval_metrics`), `queries`, `documents`, `dimensions`, `index_bytes`, and the milliseconds
+        of `query_times`.
 
     Raises:
         ValueError: for a wrong argument, before the corpus is encoded.
         ImportError: if `index="faiss"` and FAISS is not installed.
 
     Example:
+        >>> import numpy as np
         >>> class Lengths:
         ...     def encode(self, sentences, **options):
         ...         return np.array([[len(s), 1.0] for s in sentences], dtype=np.float32)
@@ -72,32 +57,66 @@ def evaluate_retrieval(
         >>> evaluate_retrieval(Lengths(), data)["metrics"]["mrr@10"]
         1.0
     """
+    return compare_retrieval([embedder], data, batch_size, **options)[0]
+
+
+def compare_retrieval(
+    embedders: Sequence[Embedder],
+    data: RetrievalData,
+    batch_size: int = 32,
+    *,
+    recall_at: Sequence[int] = (1, 10, 100),
+    index: str = "exact",
+    faiss_factory: str = "Flat",
+    query_chunk: int = 256,
+    document_chunk: int = 8192,
+) -> list[dict[str, Any]]:
+    """Search with several embedders; they are timed in turns, so that their times can be compared.
+
+    Args:
+        embedders, data, batch_size: as in [`evaluate_retrieval`]; the indexes of all are held at once.
+        recall_at: the k of recall.
+        index: `"exact"`, or `"faiss"` for large corpora.
+        faiss_factory: FAISS's description of its index.
+        query_chunk, document_chunk: how many are compared at a time in exact search; no result depends on it.
+
+    Returns:
+        What [`evaluate_retrieval`] returns, for each.
+
+    Raises:
+        ValueError, ImportError: as there.
+    """
     recall_at = check_search(index, recall_at)
     for name, value in (("query_chunk", query_chunk), ("document_chunk", document_chunk)):
         if not is_integer(value, 1):
             raise ValueError(f"{name}={value!r}: allowed is a whole number from 1 on.")
     if index == "faiss":
-        make_faiss_index(embed(embedder, data.queries[:1], 1).shape[1], faiss_factory)
-    vectors = embed(embedder, [*data.corpus, *data.queries], batch_size)
-    documents, queries = vectors[: len(data.corpus)], vectors[len(data.corpus) :]
-    device = getattr(embedder, "device", "cpu")
-    searched: SearchIndex
-    if index == "exact":
-        searched = ExactIndex(documents, device, query_chunk, document_chunk)
-    else:
-        searched = FaissIndex(documents, faiss_factory)
-    start = time.perf_counter()
-    ranked, _ = searched.search(queries, max(10, *recall_at), data.own)
-    searching = time.perf_counter() - start
-    return {
-        "metrics": retrieval_metrics(ranked, data.relevant, recall_at),
-        "queries": len(data.queries),
-        "documents": len(data.corpus),
-        "dimensions": documents.shape[1],
-        "index_bytes": int(searched.nbytes),
-        "search_ms_per_query": 1000 * searching / len(data.queries),
-        **_query_times(embedder, data, searched, batch_size),
-    }
+        for embedder in embedders:
+            make_faiss_index(embed(embedder, data.queries[:1], 1).shape[1], faiss_factory)
+    k = max(10, *recall_at)
+    results: list[dict[str, Any]] = []
+    searchers: list[tuple[Embedder, SearchIndex]] = []
+    for embedder in embedders:
+        vectors = embed(embedder, [*data.corpus, *data.queries], batch_size)
+        documents, queries = vectors[: len(data.corpus)], vectors[len(data.corpus) :]
+        searched: SearchIndex = (
+            ExactIndex(documents, getattr(embedder, "device", "cpu"), query_chunk, document_chunk)
+            if index == "exact"
+            else FaissIndex(documents, faiss_factory)
+        )
+        ranked, _ = searched.search(queries, k, data.own)
+        searchers.append((embedder, searched))
+        results.append(
+            {
+                "metrics": retrieval_metrics(ranked, data.relevant, recall_at),
+                "queries": len(data.queries),
+                "documents": len(data.corpus),
+                "dimensions": documents.shape[1],
+                "index_bytes": int(searched.nbytes),
+            }
+        )
+    times = query_times(searchers, data.queries, batch_size, k)
+    return [result | own for result, own in zip(results, times, strict=True)]
 
 
 def check_search(index: str, recall_at: Sequence[int]) -> list[int]:
@@ -116,25 +135,6 @@ def check_search(index: str, recall_at: Sequence[int]) -> list[int]:
     if not recall_at:
         raise ValueError("recall_at: there are none; allowed is at least one whole number.")
     return sorted(set(recall_at))
-
-
-def _query_times(
-    embedder: Embedder, data: RetrievalData, index: SearchIndex, batch_size: int
-) -> dict[str, float | None]:
-    """Milliseconds to encode a query among others, and to encode and search one alone."""
-    # Evenly from all, since neighbours may be alike in length.
-    rows = np.unique(np.linspace(0, len(data.queries) - 1, min(_TIMED, len(data.queries))).astype(int))
-    texts = list(dict.fromkeys(data.queries[row] for row in rows))
-    embed(embedder, texts[:1], 1)  # what is only done once
-    start = time.perf_counter()
-    embed(embedder, texts, batch_size)
-    encoding = 1000 * (time.perf_counter() - start) / len(texts)
-    alone = []
-    for text in texts[:_TIMED_ALONE]:
-        start = time.perf_counter()
-        index.search(embed(embedder, [text], 1), 10)
-        alone.append(1000 * (time.perf_counter() - start))
-    return {"encode_ms_per_query": encoding, "single_query_ms": statistics.median(alone)}
 
 
 def retrieval_table(rows: Sequence[dict[str, Any]]) -> str:
@@ -207,24 +207,20 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if arguments.poolers is not None and model.pooler is not None:
             raise ValueError(f"poolers={arguments.poolers!r} and pooler={model.pooler!r}: give one of the two.")
         data = load_retrieval(arguments.dataset_dir, arguments.pairs, arguments.split, arguments.dataset_revision)
-        rows = []
-        for embedder in [model.load(pooler) for pooler in arguments.poolers or [None]]:
-            description = describe_embedder(embedder)
-            result = evaluate_retrieval(
-                embedder,
-                data,
-                model.batch_size,
-                arguments.recall_at,
-                arguments.index,
-                arguments.faiss_factory,
-                arguments.query_chunk,
-                arguments.document_chunk,
-            )
-            name = f"{model.public_name}, {description.get('pooler', description['class'])}"
-            name += f" detached ({description['detached']})" if "detached" in description else ""
-            rows.append({"name": name, "embedder": description, **result})
+        embedders = [model.load(pooler) for pooler in arguments.poolers or [None]]
+        results = compare_retrieval(
+            embedders,
+            data,
+            model.batch_size,
+            recall_at=arguments.recall_at,
+            index=arguments.index,
+            faiss_factory=arguments.faiss_factory,
+            query_chunk=arguments.query_chunk,
+            document_chunk=arguments.document_chunk,
+        )
     except (ValueError, ImportError) as error:
         sys.exit(f"modeling_hire.evaluation.retrieval: {error}")
+    rows = [_row(model, embedder, result) for embedder, result in zip(embedders, results, strict=True)]
     report = {
         "model": model.public_name,
         "revision": model.revision,
@@ -237,6 +233,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     print("\n".join(["", retrieval_table(rows), *(f"\n- {data.name}: {note}" for note in data.notes)]))
     model.write(report)
     return report
+
+
+def _row(model: EmbedderArguments, embedder: Embedder, result: dict[str, Any]) -> dict[str, Any]:
+    description = describe_embedder(embedder)
+    return {"name": f"{model.public_name}, {short_name(description)}", "embedder": description, **result}
 
 
 if __name__ == "__main__":
