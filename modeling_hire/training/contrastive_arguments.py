@@ -93,6 +93,23 @@ class ContrastiveTrainingArguments(RunArguments):
     """[`RunArguments`] with the recipe of the layer-wise attention paper's authors and the loss's settings.
 
     Gradient accumulation is a mean over batches: it adds no negatives. `cache_chunk` makes real batches of any size.
+
+    Raises:
+        ValueError: naming the field, its value and what is allowed.
+
+    Example:
+
+    ```python
+    >>> from modeling_hire.training.contrastive_arguments import ContrastiveTrainingArguments
+
+    >>> arguments = ContrastiveTrainingArguments(output_dir="out", use_cpu=True, cache_chunk=16)
+    >>> arguments.temperature, arguments.hard_negative_weight, arguments.per_device_train_batch_size
+    (0.05, 1.0, 64)
+    >>> ContrastiveTrainingArguments(output_dir="out", use_cpu=True, temperature=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: temperature=0: allowed is a number above 0; similarities are divided by it.
+    ```
     """
 
     temperature: float = field(default=0.05, metadata={"help": "Cosine similarities are divided by it."})
@@ -145,7 +162,7 @@ class ContrastiveTrainingArguments(RunArguments):
         super().__post_init__()
         if not (is_number(self.temperature) and self.temperature > 0):
             raise ValueError(
-                f"temperature={self.temperature!r}: allowed is a number above 0; similarities are divided."
+                f"temperature={self.temperature!r}: allowed is a number above 0; similarities are divided by it."
             )
         for name in ("self_supervised_weight", "mlm_weight"):
             value = getattr(self, name)

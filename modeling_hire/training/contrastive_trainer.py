@@ -38,7 +38,37 @@ class ContrastiveTrainer(LayerwiseTrainer):
 
     Raises:
         ValueError: where the loss is undefined: no dropout in a scheme that needs it, Matryoshka dimensions beyond the
-            width, or a batch of one text without negatives.
+            width, or a batch of one text without negatives; or where masked words cannot be learnt.
+
+    Example (`run_contrastive.py` does all this from a command line):
+
+    ```python
+    >>> from datasets import Dataset
+    >>> from tokenizers import Tokenizer, models
+    >>> from transformers import BertConfig, PreTrainedTokenizerFast
+    >>> from modeling_hire import LayerAttnPoolConfig, LayerAttnPoolEncoder
+    >>> from modeling_hire.data.contrastive_collator import ContrastiveCollator
+    >>> from modeling_hire.training.contrastive_arguments import ContrastiveTrainingArguments
+    >>> from modeling_hire.training.contrastive_trainer import ContrastiveTrainer
+
+    >>> words = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    >>> tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="[PAD]", unk_token="[UNK]")
+    >>> encoder_config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+    >>> trainer = ContrastiveTrainer(
+    ...     LayerAttnPoolEncoder(LayerAttnPoolConfig(encoder_config=encoder_config)),
+    ...     ContrastiveTrainingArguments(
+    ...         output_dir="out", use_cpu=True, per_device_train_batch_size=2, num_train_epochs=1,
+    ...         eval_strategy="no", save_strategy="no", load_best_model_at_end=False, disable_tqdm=True,
+    ...     ),
+    ...     train_dataset=Dataset.from_dict(
+    ...         {"input_ids": [[[5, 6], [5, 7, 6]], [[8, 9], [8]]], "text_ids": [[0, 1], [2, 3]]}
+    ...     ),
+    ...     data_collator=ContrastiveCollator(tokenizer),
+    ... )
+    >>> trainer.train().global_step
+    {'train_runtime': ...
+    1
+    ```
     """
 
     # The loss is a mean over the batch; the trainer divides by the accumulation steps.
