@@ -19,6 +19,7 @@ from .configuration_duplicated import BertWithDuplicatedLayersConfig
 from .configuration_hire import HireConfig, RobertaHireConfig
 from .configuration_layer_attn_pool import LayerAttnPoolConfig
 from .configuration_layerwise import LayerwiseConfig
+from .configuration_multi_task import MultiTaskConfig
 from .modeling_duplicated import (
     BertWithDuplicatedLayers,
     BertWithDuplicatedLayersForMaskedLM,
@@ -36,14 +37,20 @@ from .modeling_hire import (
 )
 from .modeling_layer_attn_pool import LayerAttnPoolEncoder
 from .modeling_layerwise import LayerwisePreTrainedModel
+from .modeling_multi_task import MultiTaskModel
 
 
 __version__ = "0.1.0"
 
 # Used on the training machine only, and imported at first use.
 _LAZY = {
+    "ContrastiveTrainer": "training.contrastive_trainer",
+    "ContrastiveTrainingArguments": "training.contrastive_arguments",
     "EnsembleForQuestionAnswering": "evaluation.ensembles",
     "EnsembleForSequenceClassification": "evaluation.ensembles",
+    "MetaPretrainer": "training.meta_trainer",
+    "MetaTask": "data.episodes",
+    "MetaTrainingArguments": "training.meta_arguments",
     "duplicate_layers": "duplication",
     "peft_modules": "hub",
     "predict_spans": "evaluation.predict_spans",
@@ -52,7 +59,7 @@ _LAZY = {
     "to_sentence_transformer": "hub",
 }
 
-for _config in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig, LayerAttnPoolConfig):
+for _config in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig, LayerAttnPoolConfig, MultiTaskConfig):
     AutoConfig.register(_config.model_type, _config)
 AutoModel.register(HireConfig, HireModel)
 AutoModel.register(RobertaHireConfig, RobertaHireModel)
@@ -62,6 +69,7 @@ AutoModelForTokenClassification.register(HireConfig, HireForTokenClassification)
 AutoModelForQuestionAnswering.register(HireConfig, HireForQuestionAnswering)
 AutoModelForMultipleChoice.register(HireConfig, HireForMultipleChoice)
 AutoModel.register(LayerAttnPoolConfig, LayerAttnPoolEncoder)
+AutoModel.register(MultiTaskConfig, MultiTaskModel)
 AutoModel.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayers)
 AutoModelForMaskedLM.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForMaskedLM)
 AutoModelForSequenceClassification.register(
@@ -85,6 +93,8 @@ __all__ = [
     "LayerAttnPoolEncoder",
     "LayerwiseConfig",
     "LayerwisePreTrainedModel",
+    "MultiTaskConfig",
+    "MultiTaskModel",
     "RobertaForHIRE",
     "RobertaHireConfig",
     "RobertaHireModel",

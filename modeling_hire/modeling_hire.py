@@ -22,10 +22,9 @@ from .modeling_hire_layers import (
     LayerWeighting,
     RunningMixture,
     Score,
-    at_least_single,
 )
 from .modeling_hire_outputs import HireModelOutput, HireQuestionAnsweringOutput, HireTaskOutput
-from .modeling_inputs import check_mask, check_tokens, choose_states
+from .modeling_inputs import at_least_single, check_mask, check_tokens, choose_states
 from .modeling_layerwise import LayerwisePreTrainedModel
 from .modeling_losses import class_loss, sequence_loss, span_loss
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from .configuration_hire import HireConfig
 from .modeling_gru import PackedBiGRU, Packing
+from .modeling_inputs import at_least_single
 
 
 class GruSummary(nn.Module):
@@ -144,11 +145,6 @@ class LayerWeighting(nn.Module):
         if self.kind in ("static", "random"):
             return self.layer_scores[column : column + count].expand(examples, count)
         return layers.new_zeros(examples, count)
-
-
-def at_least_single(values: torch.Tensor) -> torch.Tensor:
-    """Half precision becomes single, so that a softmax or a long sum is exact enough."""
-    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class RunningMixture:

@@ -1,4 +1,4 @@
-"""Checks of what a model's `forward` is given, and the choice of hidden states that it returns."""
+"""Small things of every `forward`: checks of what it is given, which states it returns, in which precision it sums."""
 
 from __future__ import annotations
 
@@ -39,3 +39,8 @@ def check_mask(attention_mask: torch.Tensor, tokens: torch.Tensor) -> None:
             f"attention_mask of shape {tuple(attention_mask.shape)}: allowed is (batch, tokens), "
             f"here {tuple(tokens.shape[:2])}."
         )
+
+
+def at_least_single(values: torch.Tensor) -> torch.Tensor:
+    """Half precision becomes single, so that a softmax or a long sum is exact enough."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

@@ -6,6 +6,8 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedConfig
 
+from .modeling_inputs import at_least_single
+
 
 def sequence_loss(
     logits: torch.Tensor, labels: torch.Tensor, config: PreTrainedConfig, num_items_in_batch: torch.Tensor | int | None
@@ -41,7 +43,7 @@ def class_loss(
     logits: torch.Tensor, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None
 ) -> torch.Tensor:
     """Mean cross-entropy of logits `(..., classes)` against class ids `(...)`; a label of -100 does not count."""
-    total = functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten().long(), reduction="sum")
+    total = functional.cross_entropy(at_least_single(logits.flatten(0, -2)), labels.flatten().long(), reduction="sum")
     return _mean(total, (labels != -100).sum().clamp(min=1), num_items_in_batch)
 
 
@@ -60,7 +62,7 @@ def span_loss(
     """
     losses = []
     for logits, positions in ((start_logits, start_positions), (end_logits, end_positions)):
-        logits, positions = logits.float(), positions.view(-1)
+        logits, positions = at_least_single(logits), positions.view(-1)
         outside = (positions < 0) | (positions >= logits.shape[1])
         if attention_mask is not None and attention_mask.dim() == 2:
             padding = attention_mask == 0
