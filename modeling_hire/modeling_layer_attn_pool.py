@@ -18,13 +18,26 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers import initialization as init
 from transformers.utils import ModelOutput, can_return_tuple
+from transformers.utils.hub import resolve_revision
 
 from .configuration_layer_attn_pool import DETACHED, LayerAttnPoolConfig
 from .configuration_layerwise import check_choice, is_integer
 from .modeling_inputs import check_mask, check_tokens, choose_states
 from .modeling_layer_pooling import LayerPooler, LayerSummary
-from .modeling_layerwise import HUB_KEYWORDS, LayerwisePreTrainedModel
-from .modeling_text_encoding import check_texts, embed_texts, load_tokenizer, prompt_of, write_sentence_transformer
+from .modeling_layerwise import HUB_KEYWORDS, LayerwisePreTrainedModel, first_row
+from .modeling_text_encoding import (
+    check_device,
+    check_texts,
+    embed_texts,
+    evaluating,
+    load_tokenizer,
+    prompt_of,
+    write_sentence_transformer,
+)
+
+
+# Keywords of `save_pretrained` that are for the upload.
+UPLOAD_KEYWORDS = ("repo_id", "commit_message", "private", "create_pr", "revision")
 
 
 @dataclass
@@ -85,6 +98,7 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         # Where `encode` looks for the tokenizer; a local folder has no place in the saved configuration.
         self.tokenizer_source: tuple[str, dict[str, Any]] | None = None
         self.tokenizer: PreTrainedTokenizerBase | None = None
+        self._without_tokenizer: tuple[str, dict[str, Any]] | None = None
         self.post_init()
 
     @torch.no_grad()
@@ -98,15 +112,19 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         cls, pretrained_model_name_or_path: str | os.PathLike | None, *args: Any, **kwargs: Any
     ) -> Any:
         """As [`LayerwisePreTrainedModel.from_pretrained`]; the tokenizer of the same place is the one of `encode`."""
-        hub = {key: kwargs[key] for key in HUB_KEYWORDS if kwargs.get(key) is not None}
-        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        name = pretrained_model_name_or_path
+        where = {key: kwargs[key] for key in ("cache_dir", "local_files_only", "token") if key in kwargs}
+        revision = resolve_revision(name, kwargs.get("revision"), **where)
+        if revision is not None:
+            kwargs["revision"] = revision
+        loaded = super().from_pretrained(name, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        if pretrained_model_name_or_path is not None:
-            commit = getattr(model.config, "_commit_hash", None) or hub.get("revision")
-            model.tokenizer_source = (
-                str(pretrained_model_name_or_path),
-                hub | ({} if commit is None else {"revision": commit}),
-            )
+        if name is not None:
+            hub = {key: kwargs[key] for key in HUB_KEYWORDS if kwargs.get(key) is not None}
+            if revision is not None:
+                # The commit: what a branch points to may be another one when `encode` is called.
+                hub["revision"] = str(getattr(revision, "resolved", revision))
+            model.tokenizer_source = (str(name), hub)
         return loaded
 
     @can_return_tuple
@@ -177,6 +195,7 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         """The last hidden state, with `summary` filled and no other state held; `None` where that cannot be done."""
         last_index = self.config.num_executed_layers
         if layers == [last_index]:
+            self._check_readable(inputs)
             last = self.encoder(**inputs, return_dict=True).last_hidden_state
         elif torch.is_grad_enabled() or torch.compiler.is_compiling():
             return None  # the graph holds every state anyway
@@ -185,6 +204,14 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         if last is not None:
             summary.add(last)
         return last
+
+    @torch.no_grad()
+    def _check_readable(self, inputs: dict[str, Any]) -> None:
+        """Refuse, once, an encoder that cannot be read by layer, though this pooler reads none but the last."""
+        if not (hasattr(self, "_is_readable") or torch.compiler.is_compiling()):
+            with evaluating(self.encoder):
+                self.read_layers(**first_row(inputs))
+            self._is_readable = True
 
     def encode(
         self,
@@ -210,7 +237,7 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
             show_progress_bar (`bool`, *optional*): unset, as the log level is INFO or lower.
             convert_to_numpy, convert_to_tensor (`bool`): return a NumPy array in float32, or (which wins) a tensor on
                 the model's device; neither: a list of tensors.
-            device (`str`, *optional*): where to move the model first.
+            device (`str`, *optional*): where to move the model first; it stays there.
             normalize_embeddings (`bool`): scale each embedding to length 1, after cutting.
             truncate_dim (`int`, *optional*): keep so many of the first dimensions.
             tokenizer (*optional*): unset, that of the model's own checkpoint, at its revision.
@@ -219,8 +246,19 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
             `(texts, dimensions)`, or `(dimensions,)` for a single text.
 
         Raises:
-            ValueError: for something that is no text, an unknown prompt, a width that does not exist, or a tokenizer
-                that is missing or does not fit the model.
+            ValueError: for something that is no text, an unknown prompt, a device or width that does not exist, or a
+                tokenizer that is missing or does not fit the model.
+
+        Example:
+
+        ```python
+        >>> from modeling_hire import LayerAttnPoolEncoder
+
+        >>> name, revision = "you/sentence-encoder", "<commit sha>"
+        >>> model = LayerAttnPoolEncoder.from_pretrained(name, revision=revision)  # doctest: +SKIP
+        >>> model.encode(["A text.", "Another one."], normalize_embeddings=True).shape  # doctest: +SKIP
+        (2, 768)
+        ```
         """
         texts = check_texts(sentences)
         prefix = prompt_of(self.config, prompt_name, prompt)
@@ -232,7 +270,7 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         if tokenizer is None:
             self.tokenizer = tokenizer = load_tokenizer(self) if self.tokenizer is None else self.tokenizer
         if device is not None:
-            self.to(device)
+            self.to(check_device(device))
         embeddings = embed_texts(self, tokenizer, [prefix + text for text in texts], batch_size, show_progress_bar)
         embeddings = embeddings[:, :truncate_dim]
         if normalize_embeddings:
@@ -268,17 +306,41 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         encoder.config.sentence_pooling = pooling
         return encoder
 
-    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> Any:
+    def save_pretrained(
+        self,
+        save_directory: str | os.PathLike,
+        is_main_process: bool = True,
+        state_dict: dict[str, torch.Tensor] | None = None,
+        push_to_hub: bool = False,
+        **kwargs: Any,
+    ) -> Any:
         """As in transformers; the folder can be loaded by `SentenceTransformer(folder, trust_remote_code=True)` too.
 
-        The tokenizer is saved beside the model if `encode` has used it.
+        The tokenizer of the model's own checkpoint goes with it, unless `encode` has not needed it and the folder
+        holds one already. A model that came from no checkpoint has none: save yours in the same folder.
         """
-        saved = super().save_pretrained(save_directory, *args, **kwargs)
-        if kwargs.get("is_main_process", True):
+        upload = {name: kwargs.pop(name) for name in UPLOAD_KEYWORDS if name in kwargs}
+        saved = super().save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
+        if is_main_process:
             write_sentence_transformer(save_directory, self.config)
-            if self.tokenizer is not None:
-                self.tokenizer.save_pretrained(save_directory)
+            tokenizer = self.tokenizer
+            if tokenizer is None and not os.path.exists(os.path.join(save_directory, "tokenizer_config.json")):
+                tokenizer = self._find_tokenizer()
+            if tokenizer is not None:
+                tokenizer.save_pretrained(save_directory)
+            if push_to_hub:  # here and not above: all of the folder
+                repository = upload.pop("repo_id", os.path.basename(os.path.abspath(save_directory)))
+                self.push_to_hub(repository, token=kwargs.get("token"), **upload)
         return saved
+
+    def _find_tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer beside the checkpoint, or `None` (then nothing is looked for a second time)."""
+        if self.tokenizer_source is not None and self.tokenizer_source != self._without_tokenizer:
+            try:
+                return load_tokenizer(self)
+            except ValueError:
+                self._without_tokenizer = self.tokenizer_source
+        return None
 
 
 # So that every checkpoint carries this code, those that a trainer saves along the way too.

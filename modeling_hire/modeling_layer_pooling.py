@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from .configuration_layer_attn_pool import LayerAttnPoolConfig
+from .modeling_inputs import at_least_single
 
 
 # Slopes between which RReLU draws, and their mean, which it uses outside training.
@@ -26,24 +27,25 @@ class LayerSummary:
         self.first_tokens: list[torch.Tensor] = []
         self.token_means: list[torch.Tensor] = []
         self.is_last = cls_position == "last"
-        self.real = None if attention_mask is None else attention_mask != 0
-        if self.real is not None:
+        self.shares: torch.Tensor | None = None
+        if attention_mask is not None:
             # Padding may be on either side.
-            marks = self.real.long()
+            marks = (attention_mask != 0).long()
             self.position = marks.shape[1] - 1 - marks.flip(1).argmax(1) if self.is_last else marks.argmax(1)
-            self.count = marks.sum(dim=1, keepdim=True).clamp(min=1)
+            # Of the mean: a sum of many tokens could exceed what half precision holds.
+            self.shares = (marks / marks.sum(dim=1, keepdim=True).clamp(min=1))[:, None]
 
     def add(self, state: torch.Tensor) -> None:
         """Take a hidden state, `(batch, tokens, hidden_size)`."""
-        if self.real is None:
-            self.first_tokens.append(state[:, -1 if self.is_last else 0])
+        if self.shares is None:
+            # A copy: a view would hold the whole state.
+            self.first_tokens.append(state[:, -1 if self.is_last else 0].clone())
             self.token_means.append(state.mean(dim=1))
             return
-        rows, device = torch.arange(len(state), device=state.device), state.device
-        self.first_tokens.append(state[rows, self.position.to(device)])
+        device = state.device
+        self.first_tokens.append(state[torch.arange(len(state), device=device), self.position.to(device)])
         # A product of matrices: nothing as large as the states is written.
-        total = torch.bmm(self.real[:, None].to(device, state.dtype), state).squeeze(1)
-        self.token_means.append(total / self.count.to(device, total.dtype))
+        self.token_means.append(torch.bmm(self.shares.to(device, state.dtype), state).squeeze(1))
 
     def stacked(self) -> tuple[torch.Tensor, torch.Tensor]:
         """First tokens and means, `(batch, layers, hidden_size)` each."""
@@ -87,7 +89,7 @@ class LayerAttention(nn.Module):
         if config.rrelu_resample and self.training:
             return self._attend_resampled(queries, keys, values)
         keys, values = self._activate(keys), self._activate(values)
-        weights = torch.bmm(queries, keys.transpose(1, 2)).softmax(dim=-1, dtype=torch.float32).mean(dim=1)
+        weights = at_least_single(torch.bmm(queries, keys.transpose(1, 2))).softmax(dim=-1).mean(dim=1)
         return torch.bmm(weights[:, None].to(values.dtype), values).squeeze(1), weights
 
     def _attend_resampled(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor):
@@ -95,15 +97,17 @@ class LayerAttention(nn.Module):
         shape = (-1, queries.shape[1], -1, -1)
         keys, values = (self._activate(each[:, None].expand(shape)) for each in (keys, values))
         scores = torch.einsum("bqd,bqld->bql", queries, keys)
-        weights = scores.softmax(dim=-1, dtype=torch.float32)
+        weights = at_least_single(scores).softmax(dim=-1)
         pooled = torch.einsum("bql,bqld->bqd", weights.to(values.dtype), values).mean(dim=1)
         return pooled, weights.mean(dim=1)
 
     def _activate(self, projected: torch.Tensor) -> torch.Tensor:
         kind = self.config.activation
-        if kind == "rrelu":
-            return functional.rrelu(projected, LOWER, UPPER, self.training)
-        if kind == "leaky":
+        if kind == "rrelu" and self.training:
+            # As functional.rrelu, whose loop over the elements costs a CPU half as much as the projection itself.
+            slopes = projected.new_empty(projected.shape).uniform_(LOWER, UPPER)
+            return projected * torch.maximum(slopes, (projected > 0).to(slopes.dtype))
+        if kind in ("rrelu", "leaky"):
             return functional.leaky_relu(projected, MEAN_SLOPE)
         return functional.relu(projected) if kind == "relu" else projected
 

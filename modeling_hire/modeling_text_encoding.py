@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
+from transformers import AutoTokenizer, BatchEncoding, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from .configuration_layer_attn_pool import LayerAttnPoolConfig
@@ -16,6 +18,9 @@ from .configuration_positions import num_positions
 
 
 logger = logging.get_logger(__name__)
+
+# How many batches are tokenised at once.
+SORTED_BATCHES = 64
 
 
 def check_texts(sentences: str | Sequence[str]) -> list[str]:
@@ -27,7 +32,24 @@ def check_texts(sentences: str | Sequence[str]) -> list[str]:
     for index, text in enumerate(texts):
         if not isinstance(text, str):
             raise ValueError(f"sentences[{index}]={text!r} ({type(text).__name__}): allowed is a text (str).")
+        if not text.isascii():
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                broken = ascii(text[error.start])
+                raise ValueError(
+                    f"sentences[{index}]: broken Unicode, {broken} at character {error.start}; allowed is a text that "
+                    'can be written in UTF-8, such as text.encode("utf-8", "replace").decode() makes of it.'
+                ) from None
     return texts
+
+
+def check_device(device: str | torch.device) -> torch.device:
+    """The device; a `ValueError` if there is none of that name."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"device={device!r}: allowed is a device of torch, such as 'cpu' or 'cuda:0'.") from error
 
 
 def prompt_of(config: LayerAttnPoolConfig, prompt_name: str | None, prompt: str | None) -> str:
@@ -65,10 +87,11 @@ def load_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def max_length(config: LayerAttnPoolConfig, tokenizer: PreTrainedTokenizerBase) -> int:
-    """How many tokens of a text are read."""
+def max_length(config: LayerAttnPoolConfig, tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """How many tokens of a text are read, or `None` if there is no limit."""
     limits = (config.max_seq_length, tokenizer.model_max_length, num_positions(config.encoder_config))
-    return int(min(limit for limit in limits if limit is not None))
+    # A tokenizer without a limit says 10**30.
+    return min((int(limit) for limit in limits if limit is not None and limit < 10**9), default=None)
 
 
 def check_tokenizer_fits(config: LayerAttnPoolConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -77,6 +100,8 @@ def check_tokenizer_fits(config: LayerAttnPoolConfig, tokenizer: PreTrainedToken
         raise ValueError(
             f"tokenizer: it has {len(tokenizer)} ids and the encoder {config.vocab_size}; they do not fit together."
         )
+    if tokenizer.pad_token_id is None:
+        raise ValueError("tokenizer: it has no padding token; set its pad_token, whatever token it is.")
     if not config.reads_first_token:
         return
     ids = tokenizer("a")["input_ids"]
@@ -94,6 +119,18 @@ def check_tokenizer_fits(config: LayerAttnPoolConfig, tokenizer: PreTrainedToken
         )
 
 
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """In here `model` is in evaluation mode; after it every part of it is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
 @torch.no_grad()
 def embed_texts(
     model: PreTrainedModel,
@@ -102,39 +139,55 @@ def embed_texts(
     batch_size: int,
     show_progress_bar: bool | None,
 ) -> torch.Tensor:
-    """Embeddings in the order of the texts, `(texts, hidden_size)`, on the model's device.
-
-    Texts of like length are batched together, the longest first, so that little is padded, and too little memory
-    shows at once.
-    """
+    """Embeddings in the order of the texts, `(texts, hidden_size)`, on the model's device."""
     config = model.config
     check_tokenizer_fits(config, tokenizer)
     if not texts:
         return torch.zeros(0, config.hidden_size, dtype=model.dtype, device=model.device)
-    encoded = tokenizer(texts, truncation=True, max_length=max_length(config, tokenizer), padding=False, verbose=False)
-    encoded = {name: encoded[name] for name in encoded if name in tokenizer.model_input_names}
-    lengths = [len(ids) for ids in encoded["input_ids"]]
-    order = sorted(range(len(texts)), key=lambda row: -lengths[row])
     if show_progress_bar is None:
         show_progress_bar = logger.getEffectiveLevel() <= logging.INFO
-    starts = range(0, len(order), batch_size)
-    was_training = model.training
-    model.eval()
-    parts = []
-    try:
-        for start in logging.tqdm(starts, desc="Batches", disable=not show_progress_bar):
-            rows = order[start : start + batch_size]
-            batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
-            # At least one token, for a tokenizer that makes none of an empty text.
-            longest = max(1, lengths[rows[0]])
-            inputs = tokenizer.pad(batch, padding="max_length", max_length=longest, return_tensors="pt")
+    order, parts = [], []
+    with evaluating(model), logging.tqdm(total=len(texts), desc="Texts", disable=not show_progress_bar) as bar:
+        for rows, inputs in batches_by_length(tokenizer, texts, batch_size, max_length(config, tokenizer)):
             parts.append(model(**inputs.to(model.device)).pooler_output)
-    finally:
-        model.train(was_training)
+            order += rows
+            bar.update(len(rows))
     embeddings = torch.cat(parts)
     restored = torch.empty_like(embeddings)
     restored[torch.tensor(order, device=embeddings.device)] = embeddings
     return restored
+
+
+def batches_by_length(
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], batch_size: int, limit: int | None
+) -> Iterator[tuple[list[int], BatchEncoding]]:
+    """Row numbers and encoder inputs of texts of like length, so that little is padded.
+
+    The longest come first, so that too little memory shows at once. By their characters texts are sorted all together,
+    by their tokens some thousands at a time: the tokens of a whole corpus would take more memory than its embeddings.
+    """
+    by_characters = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
+    for place in range(0, len(texts), batch_size * SORTED_BATCHES):
+        chunk = by_characters[place : place + batch_size * SORTED_BATCHES]
+        encoded = tokenizer(
+            [texts[row] for row in chunk], truncation=limit is not None, max_length=limit, padding=False, verbose=False
+        )
+        columns = {name: encoded[name] for name in encoded if name in tokenizer.model_input_names}
+        lengths = [len(ids) for ids in encoded["input_ids"]]
+        by_tokens = sorted(range(len(chunk)), key=lambda index: -lengths[index])
+        for start in range(0, len(chunk), batch_size):
+            picked = by_tokens[start : start + batch_size]
+            inputs = tokenizer.pad(
+                {name: [values[index] for index in picked] for name, values in columns.items()},
+                padding="max_length",
+                # At least one token, for a tokenizer that makes none of an empty text.
+                max_length=max(1, lengths[picked[0]]),
+                # An encoder may count positions from the first column, whichever side its tokenizer pads.
+                padding_side="right",
+                return_tensors="pt",
+                verbose=False,
+            )
+            yield [chunk[index] for index in picked], inputs
 
 
 def write_sentence_transformer(folder: str | os.PathLike, config: LayerAttnPoolConfig) -> None:
