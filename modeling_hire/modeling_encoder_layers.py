@@ -290,6 +290,8 @@ def duplicated(
     """The configuration of a duplicated encoder, and the fields of the model around it."""
     sources = parse_plan(plan, encoder_config.num_hidden_layers)
     if not tie:
+        if getattr(encoder_config, "quantization_config", None):
+            raise quantised(f"a {encoder_config.model_type!r} encoder")
         return deepened_config(encoder_config, sources), fields
     if fields.get("layer_plan") is not None:
         raise ValueError(

@@ -26,6 +26,7 @@ from .modeling_encoder_layers import (
     find_layers,
     install_layer_plan,
     pooler_keywords,
+    quantised,
     reading_weights,
     share_config,
 )
@@ -281,6 +282,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
         preset = kwargs.pop("preset", None)
         duplicate, tie = kwargs.pop("duplicate", None), kwargs.pop("tie", False)
         loading = {key: kwargs.pop(key) for key in LOADING_KEYWORDS if key in kwargs}
+        if duplicate is not None and not tie and loading.get("quantization_config") is not None:
+            raise quantised(name)
         placement = {key: kwargs.pop(key) for key in PLACEMENT_KEYWORDS if key in kwargs}
         internal = [key for key in kwargs if key.startswith("_") or key == "adapter_kwargs"]
         fields = {key: value for key, value in kwargs.items() if key not in internal}

@@ -15,6 +15,7 @@ from tiny_runs import QUICK, glue, read_rows, refused, save_encoder, write_rows,
 from transformers import AutoModel
 
 import run_glue
+from modeling_hire import HireForSequenceClassification
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +159,18 @@ def test_tied_copies_need_a_class_that_has_them(flags: tuple[Any, ...], tmp_path
     wrong = ("--encoder", tmp_path / "other", "--model", "last", "--duplicate", "first:1", "--tie", "true")
     message = refused(output, *flags, *wrong)
     assert "tie=True" in message and "'distilbert'" in message and "layer_plan" in message
+
+
+@pytest.mark.parametrize("model", ["hire", "last"])
+def test_quantised_weights_are_not_copied(model: str, flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:
+    folder = save_encoder(tmp_path / "small")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    (folder / "config.json").write_text(json.dumps(config))
+    message = refused(output, *flags, "--encoder", folder, "--model", model, "--duplicate", "first:1")
+    assert "duplicate the full-precision checkpoint" in message, message
+    with pytest.raises(ValueError, match="duplicate the full-precision checkpoint"):
+        HireForSequenceClassification.from_pretrained(folder, duplicate="first:1")
 
 
 def test_output_below_a_file_or_a_dangling_link(flags: tuple[Any, ...], tmp_path: Path) -> None:

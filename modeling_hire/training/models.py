@@ -29,9 +29,10 @@ from ..modeling_duplicated import (
     BertWithDuplicatedLayersForQuestionAnswering,
     BertWithDuplicatedLayersForSequenceClassification,
 )
-from ..modeling_encoder_layers import check_encoder, reading_weights
+from ..modeling_encoder_layers import check_encoder, quantised, reading_weights
 from ..modeling_hire import HireForQuestionAnswering, HireForSequenceClassification, RobertaForHIRE
 from ..modeling_layer_attn_pool import LayerAttnPoolEncoder
+from ..modeling_multi_task import MultiTaskModel
 from .arguments import EncoderArguments
 
 
@@ -91,7 +92,17 @@ EMBEDDING = Head(
     peft_type="FEATURE_EXTRACTION",
     pipeline="sentence-similarity",
 )
-OWN_TYPES = {kind for head in (SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING, EMBEDDING) for kind in head.own_types}
+MULTI_TASK = Head(
+    auto_class=AutoModel,
+    wrapping_class=MultiTaskModel,
+    roberta_hire_class=None,
+    tied_bert_class=None,
+    own_types=("multi_task",),
+    peft_type="FEATURE_EXTRACTION",
+    pipeline="fill-mask",
+)
+HEADS = (SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING, EMBEDDING, MULTI_TASK)
+OWN_TYPES = {kind for head in HEADS for kind in head.own_types}
 
 
 def is_own(config: PreTrainedConfig) -> bool:
@@ -177,6 +188,8 @@ def load_source(arguments: EncoderArguments, head: Head) -> tuple[str, PreTraine
         check_encoder(config)
         if arguments.duplicate is not None:
             parse_plan(arguments.duplicate, config.num_hidden_layers)
+            if not arguments.tie and getattr(config, "quantization_config", None):
+                raise quantised(name)
         if arguments.tie and arguments.model == "last" and config.model_type != "bert":
             raise ValueError(
                 f"tie=True: the plain class of a {config.model_type!r} model cannot run one layer at two places; "
@@ -208,6 +221,8 @@ def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, vocab_size: i
 def public_name(arguments: EncoderArguments, config: PreTrainedConfig) -> str | None:
     """The Hub repository of what a run starts from, or `None`: where a local folder lies is nobody's business."""
     name = arguments.source
+    if name is None:
+        return None
     if name.startswith("package:"):
         return PACKAGED_ENCODERS.get(name.removeprefix("package:"))
     if not Path(name).exists():
@@ -242,7 +257,7 @@ def build_model(
 
     Args:
         arguments: what to build.
-        checkpoint, config: where to start from.
+        checkpoint, config: where to start from; an empty name is a new encoder of this configuration.
         head: what goes on the encoder.
         labels: fields of a new model's configuration that the data decides: label names and the like.
         base: what the model is to remember as its encoder's name.
@@ -266,7 +281,10 @@ def build_model(
             model_class = head.roberta_hire_class if is_roberta else head.wrapping_class
             if arguments.duplicate is not None:
                 loading |= {"duplicate": arguments.duplicate, "tie": arguments.tie}
-            model = model_class.from_pretrained(checkpoint, config=new_config, **loading)
+            if checkpoint:
+                model = model_class.from_pretrained(checkpoint, config=new_config, **loading)
+            else:  # a new encoder
+                model = model_class._from_config(new_config, attn_implementation=arguments.attn_implementation)
         elif arguments.model == "last" and arguments.tie:
             model = head.tied_bert_class.from_pretrained(
                 checkpoint, duplicate=arguments.duplicate, tie=True, **labels, **loading
@@ -282,7 +300,7 @@ def build_model(
         reason = str(error).strip().splitlines()[0]
         raise ValueError(reason if checkpoint in reason else f"{checkpoint}: {reason}") from error
     new = set()
-    if arguments.is_new:
+    if arguments.is_new and checkpoint:
         loaded = {id(parameter) for parameter in encoder_of(model).parameters()}
         new = {name for name, parameter in model.named_parameters() if id(parameter) not in loaded}
     # Local folders would be written into the configurations of model and adapter.
