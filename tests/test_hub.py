@@ -26,6 +26,7 @@ CODE = {
     "modeling_hire.py",
     "modeling_hire_layers.py",
     "modeling_hire_outputs.py",
+    "modeling_inputs.py",
     "modeling_layerwise.py",
     "modeling_losses.py",
 }
