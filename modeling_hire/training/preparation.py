@@ -16,7 +16,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from .arguments import EncoderArguments, RunArguments
-from .models import build_model, encoder_config_of, is_own, load_source, public_name
+from .models import build_model, encoder_config_of, is_own, public_name
 from .results import repository_name
 from .task import TrainingTask
 
@@ -30,10 +30,10 @@ NOT_IDENTITY = (
 )
 PATHS = (
     *("encoder", "model", "ensemble", "dataset_dir", "train_file", "validation_file", "test_file"),
-    *("validation_dir", "unlabelled_file"),
+    *("validation_dir", "unlabelled_file", "corpus_file", "validation_corpus_file"),
 )
 # Values of `model` that are no path, even if there is a folder of that name.
-NEW_MODELS = ("hire", "last", "layer_attn_pool")
+NEW_MODELS = ("hire", "last", "layer_attn_pool", "multi_task")
 
 
 @dataclass
@@ -64,9 +64,10 @@ class Prepared:
             return model, new
         set_seed(seed)
         task = self.task
-        return build_model(
+        model, new = build_model(
             self.model_arguments, self.checkpoint, self.config, task.head, task.config_labels(), self.base
         )
+        return model, new - task.adopt(model, self.checkpoint)
 
 
 def prepare(
@@ -95,7 +96,7 @@ def prepare(
             f"num_train_epochs=0: nothing is trained, and what goes on the encoder (model={model_arguments.model!r}) "
             "is new and knows nothing yet; allowed with a saved checkpoint (--model FOLDER_OR_REPOSITORY)."
         )
-    checkpoint, config, tokenizer = load_source(model_arguments, task_class.head)
+    checkpoint, config, tokenizer = task_class.start(model_arguments, data_arguments)
     saved = set(config.architectures or ())
     if not trains and is_own(config) and saved and not saved & task_class.head.class_names:
         raise ValueError(

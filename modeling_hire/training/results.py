@@ -54,7 +54,8 @@ def seed_table(
 
 def best_seed(metrics: Mapping[int, Mapping[str, Mapping[str, float]]], main_metric: str) -> int:
     """The seed with the best main metric on the first evaluation split; the first seed without any."""
-    return max(metrics, key=lambda seed: next(iter(metrics[seed].values()), {}).get(main_metric, 0.0))
+    sign = -1 if main_metric == "loss" else 1
+    return max(metrics, key=lambda seed: sign * next(iter(metrics[seed].values()), {}).get(main_metric, 0.0))
 
 
 def repository_name(arguments: RunArguments) -> str:
@@ -114,7 +115,6 @@ def write_card(
         split: {name: value for name, value in values.items() if not name.endswith("_thresh")}
         for split, values in metrics.items()
     }
-    cap = prepared.data_arguments.max_eval_samples
     return write_model_card(
         folder,
         title=f"{spec.title}: {what} on {prepared.base or f'a {kind} encoder'}",
@@ -130,8 +130,7 @@ def write_card(
         auto_class=task.head.auto_class.__name__,
         pipeline=task.head.pipeline,
         usage=task.usage(),
-        # A split that has no more rows than the cap is whole.
-        partial={split: len(rows) for split, rows in task.data.evaluation.items() if len(rows) == cap},
+        partial=task.partial_splits(),
     )
 
 
@@ -150,4 +149,6 @@ def describe_model(config: PreTrainedConfig, given: EncoderArguments) -> tuple[s
             " Two vectors of each hidden layer, its first token and the mean of its tokens, are pooled by attention "
             "over the layers." * attends,
         )
+    if config.model_type == "multi_task":
+        return "Encoder with a head a task", ""
     return "The plain last-layer head", ""

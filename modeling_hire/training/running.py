@@ -118,7 +118,7 @@ def make_trainer(
     callbacks = [DeadScorerCallback()]
     if arguments.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(arguments.early_stopping_patience))
-    return task.trainer_class(
+    return task.make_trainer(
         model=model,
         args=arguments,
         train_dataset=task.train,
@@ -129,7 +129,6 @@ def make_trainer(
         compute_loss_func=task.loss(model, arguments, prepared.model_arguments.model == "last"),
         callbacks=callbacks,
         new_parameters=new,
-        **task.trainer_arguments(),
     )
 
 

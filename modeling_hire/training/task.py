@@ -14,8 +14,8 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreT
 
 from ..data.loading import TaskData
 from ..data.tasks import TaskSpec
-from .arguments import RunArguments
-from .models import Head
+from .arguments import EncoderArguments, RunArguments
+from .models import Head, load_source
 from .trainer import LayerwiseTrainer
 
 
@@ -57,6 +57,13 @@ class TrainingTask(ABC):
     @abstractmethod
     def __init__(self, data_arguments: Any, arguments: RunArguments, config: PreTrainedConfig): ...
 
+    @classmethod
+    def start(
+        cls, model_arguments: EncoderArguments, data_arguments: Any
+    ) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
+        """The checkpoint to start from, its configuration and tokenizer."""
+        return load_source(model_arguments, cls.head)
+
     @property
     @abstractmethod
     def has_evaluation(self) -> bool:
@@ -79,9 +86,17 @@ class TrainingTask(ABC):
     def check_model(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RunArguments) -> None:  # noqa: B027, E501
         """Raise a `ValueError` if this model cannot be trained or evaluated on the data; nothing is written yet."""
 
+    def adopt(self, model: PreTrainedModel, checkpoint: str) -> set[str]:
+        """Take over what else the checkpoint holds into a new model; the names of its parameters."""
+        return set()
+
     def trainer_arguments(self) -> dict[str, Any]:
         """What `trainer_class` takes beside what every trainer does."""
         return {}
+
+    def make_trainer(self, **given: Any) -> LayerwiseTrainer:
+        """The trainer of a run, from what every trainer takes."""
+        return self.trainer_class(**given, **self.trainer_arguments())
 
     @abstractmethod
     def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> Callable[[list], dict]:
@@ -127,6 +142,12 @@ class TrainingTask(ABC):
     def usage(self) -> str:
         """Lines for the model card that use the model, after those that load it; empty if there are none."""
         return ""
+
+    def partial_splits(self) -> dict[str, int]:
+        """How many rows were evaluated of each split that was not evaluated whole."""
+        # A split that has no more rows than the cap is whole.
+        cap = self.data_arguments.max_eval_samples
+        return {split: len(rows) for split, rows in self.data.evaluation.items() if len(rows) == cap}
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:

@@ -1,0 +1,276 @@
+"""Pre-training runs: `run_meta_pretrain.py`."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from torch import nn
+from transformers import (
+    DataCollatorWithPadding,
+    EvalPrediction,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ..data.arguments import DataArguments
+from ..data.corpora import read_documents, stream_documents
+from ..data.episodes import Episodes, MetaTask
+from ..data.loading import TaskData, load_task_data
+from ..data.meta_arguments import MetaDataArguments
+from ..data.preprocessing import tokenize_dataset, usable_max_length
+from ..data.pretraining import PAIR_LABELS, pretraining_task
+from ..data.tasks import TaskSpec
+from .arguments import EncoderArguments
+from .meta_arguments import MetaTrainingArguments, MultiTaskArguments
+from .meta_trainer import MetaPretrainer, check_second_order
+from .models import MULTI_TASK, is_own, load_source
+from .new_encoder import new_encoder_config, train_tokenizer
+from .task import TrainingTask
+from .trainer import LayerwiseTrainer
+from .word_heads import adopt_word_head, to_masked_lm
+
+
+class Pretraining(TrainingTask):
+    """Objectives on text and labelled tasks, learnt together, in episodes."""
+
+    head = MULTI_TASK
+    trainer_class = MetaPretrainer
+    baseline_name = "baseline"
+
+    def __init__(self, data_arguments: MetaDataArguments, arguments: MetaTrainingArguments, config: PreTrainedConfig):
+        self.data_arguments, self.arguments = data_arguments, arguments
+        # Whether the checkpoint is a plain model of transformers, which may have a word head.
+        self.is_plain = not is_own(config)
+        self.notes, self.test, self.evaluation = [], {}, {}
+        self.labelled: dict[str, TaskData] = {
+            name: load_task_data(
+                DataArguments(
+                    task=name,
+                    dataset_dir=data_arguments.dataset_dir,
+                    max_length=data_arguments.max_length,
+                    max_train_samples=data_arguments.max_train_samples,
+                    max_eval_samples=data_arguments.max_eval_samples,
+                    sample_seed=data_arguments.sample_seed,
+                )
+            )
+            for name in data_arguments.tasks or ()
+        }
+        for data in self.labelled.values():
+            self.notes.extend(data.notes)
+        learnt = [*(data_arguments.objectives if data_arguments.has_text else ()), *(data_arguments.tasks or ())]
+        self.spec = TaskSpec(
+            name="pretraining",
+            title=", ".join(learnt),
+            text_columns=("text",),
+            label_names=None,
+            metrics=("loss",),
+            main_metric="loss",
+            hub_path=data_arguments.corpus_name,
+            hub_config=data_arguments.corpus_config,
+        )
+
+    @classmethod
+    def start(
+        cls, model_arguments: EncoderArguments, data_arguments: MetaDataArguments
+    ) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
+        if not isinstance(model_arguments, MultiTaskArguments) or model_arguments.new_encoder is None:
+            return load_source(model_arguments, cls.head)
+        if not data_arguments.has_text:
+            raise ValueError("new_encoder: its tokenizer is trained on text; give corpus_file or corpus_name.")
+        texts = (sentence for document in documents_of(data_arguments) for sentence in document)
+        tokenizer = train_tokenizer(texts, model_arguments.vocab_size, data_arguments.max_length)
+        return (
+            "",
+            new_encoder_config(model_arguments.new_encoder, model_arguments.encoder_fields, tokenizer),
+            tokenizer,
+        )
+
+    @property
+    def has_evaluation(self) -> bool:
+        return self.data_arguments.validation_corpus_file is not None or any(
+            data.evaluation for data in self.labelled.values()
+        )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("loss",)
+
+    def encode(self, tokenizer: PreTrainedTokenizerBase, encoder_config: PreTrainedConfig) -> None:
+        args = self.data_arguments
+        max_length, note = usable_max_length(args.max_length, tokenizer, encoder_config)
+        self.notes.extend([note] if note else [])
+        self.train_tasks: list[MetaTask] = []
+
+        def text(documents: Iterator[list[str]]) -> MetaTask:
+            objectives = tuple(args.objectives)
+            return pretraining_task(
+                documents, tokenizer, objectives, max_length, args.mlm_probability, args.sample_seed
+            )
+
+        if args.has_text:
+            self.train_tasks.append(text(documents_of(args)))
+            self.notes.append(f"text: {len(self.train_tasks[0].dataset)} inputs of up to {max_length} tokens.")
+        for name, data in self.labelled.items():
+            self.train_tasks.append(labelled_task(name, data.train, tokenizer, max_length))
+        splits: dict[str, MetaTask] = {}
+        if args.validation_corpus_file is not None:
+            splits["text"] = text(read_documents(args.validation_corpus_file))
+        for name, data in self.labelled.items():
+            for split, rows in data.evaluation.items():
+                splits[f"{name} {split}"] = labelled_task(name, rows, tokenizer, max_length)
+        self.evaluation = {split: Episodes.for_evaluation([task], self.arguments) for split, task in splits.items()}
+        self.train = self.train_tasks[0].dataset
+
+    def config_labels(self) -> dict[str, Any]:
+        tasks: dict[str, dict[str, Any]] = {}
+        for objective in self.data_arguments.objectives if self.data_arguments.has_text else ():
+            labels = PAIR_LABELS.get(objective)
+            tasks[objective] = (
+                {"kind": "masked_lm"} if labels is None else {"kind": "classification", "labels": labels}
+            )
+        for name, data in self.labelled.items():
+            names = data.spec.label_names
+            tasks[name] = (
+                {"kind": "regression"} if names is None else {"kind": "classification", "labels": list(names)}
+            )
+        return {"tasks": tasks}
+
+    def adopt(self, model: PreTrainedModel, checkpoint: str) -> set[str]:
+        return (
+            adopt_word_head(model, "mlm", checkpoint)
+            if checkpoint and self.is_plain and "mlm" in model.heads
+            else set()
+        )
+
+    def check_model(
+        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: MetaTrainingArguments
+    ) -> None:
+        for task in self.train_tasks:
+            for objective in task.objectives:
+                if objective not in model.heads:
+                    raise ValueError(
+                        f"task {objective!r}: the checkpoint has no head for it, but {', '.join(model.heads)}."
+                    )
+        use_eager(model, arguments)
+        check_second_order(model, arguments)
+
+    def make_trainer(self, model: PreTrainedModel, args: MetaTrainingArguments, **given: Any) -> LayerwiseTrainer:
+        use_eager(model, args)
+        # The trainer makes its own batches, and its losses are the model's.
+        for name in ("train_dataset", "eval_dataset", "data_collator", "compute_metrics", "compute_loss_func"):
+            given.pop(name)
+        trainer = MetaPretrainer(model, args, self.train_tasks, **given)
+        trainer.eval_dataset = next(iter(self.evaluation.values()), None)
+        return trainer
+
+    def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> None:
+        """Each task has its own."""
+        return None
+
+    def loss(self, model: nn.Module, arguments: Any, is_plain: bool) -> None:
+        """The model's own."""
+        return None
+
+    def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
+        """The loss is all there is."""
+        return {}
+
+    def baseline(self) -> dict[str, dict[str, float]]:
+        return {}
+
+    def decode(self, split: str, predictions: Any) -> Any:
+        """There is nothing to predict."""
+        raise NotImplementedError
+
+    def write(self, folder: Path, split: str, decoded: Any) -> list[Path]:
+        """There is nothing to predict."""
+        raise NotImplementedError
+
+    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
+        """Nothing: there are no predictions."""
+
+    def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, None]:
+        """There is no layer picture."""
+        raise NotImplementedError
+
+    def finish(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        arguments: MetaTrainingArguments,
+        folder: Path,
+    ) -> None:
+        """Write what others fine-tune: `encoder`, a plain one, and `masked_lm`, with the word head."""
+        parts = {"encoder": model.encoder if model.config.layer_plan is None else None}
+        if "mlm" in model.heads:
+            parts["masked_lm"] = to_masked_lm(model, "mlm")
+        for name, part in parts.items():
+            if part is None:
+                continue
+            target = folder / name
+            if target.exists():  # of a run that was interrupted after it
+                shutil.rmtree(target)
+            part.save_pretrained(target)
+            tokenizer.save_pretrained(target)
+
+    def partial_splits(self) -> dict[str, int]:
+        cap = self.data_arguments.max_eval_samples
+        return {
+            f"{name} {split}": len(rows)
+            for name, data in self.labelled.items()
+            for split, rows in data.evaluation.items()
+            if len(rows) == cap
+        }
+
+    def settings(self) -> dict[str, Any]:
+        args = self.arguments
+        return {
+            "inner steps": args.inner_steps,
+            "inner learning rate": args.inner_learning_rate,
+            "order": args.order,
+            "algorithm": args.algorithm,
+            **{f"inputs ({task.name})": len(task.dataset) for task in self.train_tasks},
+            "longest input": self.data_arguments.max_length,
+        }
+
+
+def use_eager(model: PreTrainedModel, arguments: MetaTrainingArguments) -> None:
+    """For second derivatives, put plain attention in place of the default one, which has none."""
+    if arguments.order == 2 and arguments.inner_steps > 0 and model.config._attn_implementation == "sdpa":
+        model.set_attn_implementation("eager")
+
+
+def documents_of(args: MetaDataArguments) -> Iterator[list[str]]:
+    """The documents to learn from, as they are read."""
+    if args.corpus_file is not None:
+        return read_documents(args.corpus_file, args.max_documents)
+    from datasets import load_dataset
+
+    rows = load_dataset(
+        args.corpus_name, args.corpus_config, split="train", revision=args.corpus_revision, streaming=True
+    )
+    return stream_documents(rows, args.corpus_column, args.max_documents)
+
+
+def labelled_task(name: str, rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> MetaTask:
+    """A labelled task, for a head of its name."""
+    tokens, _ = tokenize_dataset(rows, tokenizer, max_length)
+    return MetaTask(name, tokens, LabelledCollator(name, tokenizer))
+
+
+class LabelledCollator:
+    """Joins rows of one labelled task to a batch."""
+
+    def __init__(self, name: str, tokenizer: PreTrainedTokenizerBase):
+        self.name, self.pad = name, DataCollatorWithPadding(tokenizer)
+
+    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
+        batch = dict(self.pad(rows))
+        return {name: value for name, value in batch.items() if name != "labels"} | {
+            "labels": {self.name: batch["labels"]}
+        }
