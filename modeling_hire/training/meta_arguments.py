@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -16,6 +17,22 @@ LOSSES = ("joint", "sampled")
 TASK_SAMPLING = ("proportional", "sqrt", "uniform")
 OUTER_BATCHES = ("fresh", "same")
 MATCHES = ("updates", "grad_evals")
+
+
+def read_mapping(name: str, value: dict | str | None) -> dict[str, Any] | None:
+    """A mapping that a command line gives as JSON.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"{name}={value!r}: not valid JSON ({error}).") from error
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{name}={value!r}: allowed is a mapping of names to values.")
+    return value
 
 
 @dataclass
@@ -38,12 +55,13 @@ class MultiTaskArguments(EncoderArguments):
             "trained on the corpus."
         },
     )
-    encoder_fields: dict | None = field(
+    encoder_fields: dict | str | None = field(
         default=None, metadata={"help": 'Fields of its configuration, as {"num_hidden_layers": 4, ...}.'}
     )
     vocab_size: int = field(default=8192, metadata={"help": "Vocabulary of its tokenizer, at most."})
 
     def __post_init__(self) -> None:
+        self.encoder_fields = read_mapping("encoder_fields", self.encoder_fields)
         if self.new_encoder is not None and self.encoder is not None:
             raise ValueError(f"new_encoder={self.new_encoder!r} and encoder={self.encoder!r}: give one of the two.")
         super().__post_init__()
@@ -95,7 +113,7 @@ class MetaTrainingArguments(RunArguments):
     task_sampling: str = field(
         default="sqrt", metadata={"help": f"How sampled tasks are drawn, by their size: {', '.join(TASK_SAMPLING)}."}
     )
-    task_weights: dict | None = field(
+    task_weights: dict | str | None = field(
         default=None, metadata={"help": 'Shares by task instead of task_sampling, as {"mnli": 2, "rte": 1}.'}
     )
     outer_batch: str = field(
@@ -128,6 +146,7 @@ class MetaTrainingArguments(RunArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.task_weights = read_mapping("task_weights", self.task_weights)
         if not is_integer(self.inner_steps, 0):
             raise ValueError(f"inner_steps={self.inner_steps!r}: allowed is a whole number from 0 on.")
         if not (is_number(self.inner_learning_rate) and self.inner_learning_rate > 0):
