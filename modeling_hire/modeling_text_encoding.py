@@ -104,14 +104,17 @@ def check_tokenizer_fits(config: LayerAttnPoolConfig, tokenizer: PreTrainedToken
         raise ValueError("tokenizer: it has no padding token; set its pad_token, whatever token it is.")
     if not config.reads_first_token:
         return
-    ids = tokenizer("a")["input_ids"]
+    ids, word = (tokenizer("a", add_special_tokens=add)["input_ids"] for add in (True, False))
     place = 0 if config.cls_position == "first" else -1
-    if not ids or ids[place] not in tokenizer.all_special_ids:
+
+    def is_added(at: int) -> bool:
+        # The token of an unknown word is special too.
+        return bool(ids) and ids[at] in tokenizer.all_special_ids and ids[at] != (word or [None])[at]
+
+    if not is_added(place):
         other = -1 - place
         advice = (
-            f"cls_position={'last' if place == 0 else 'first'!r}, where it has one, or "
-            if ids and ids[other] in tokenizer.all_special_ids
-            else ""
+            f"cls_position={'last' if place == 0 else 'first'!r}, where it has one, or " if is_added(other) else ""
         )
         raise ValueError(
             f"cls_position={config.cls_position!r}: this tokenizer puts no special token there ([CLS] in BERT), so "

@@ -13,11 +13,12 @@ import torch
 import yaml
 from scipy.stats import pearsonr, spearmanr
 from test_hub import StandIn, hub  # noqa: F401
-from tiny_contrastive import ALONE, contrastive, data_flags, write_data
+from tiny_contrastive import ALONE, QUICK, contrastive, data_flags, write_data
 from tiny_models import assert_same
 from tiny_runs import read_rows, save_encoder, texts_of, weights
 from transformers import AutoModel, AutoTokenizer
 
+import run_contrastive
 from modeling_hire import LayerAttnPoolEncoder
 
 
@@ -294,17 +295,8 @@ def test_several_seeds(named: tuple[Any, ...], tmp_path: Path, capsys: pytest.Ca
 
 def test_what_is_published(named: tuple[Any, ...], tmp_path: Path, hub: list[StandIn]) -> None:  # noqa: F811
     run = tmp_path / "my-embeddings"
-    flags = (
-        "--push_to_hub",
-        "true",
-        "--export_detached",
-        "mean",
-        "--keep_checkpoints",
-        "true",
-        "--num_train_epochs",
-        1,
-    )
-    contrastive(run, *named, *flags)
+    flags = ("--push_to_hub", "true", "--export_detached", "mean", "--keep_checkpoints", "true")
+    contrastive(run, *named, *flags, "--num_train_epochs", 1)
     ((repository, folder, files),) = hub[0].uploads
     assert repository == "somebody/my-embeddings" and folder == run
     needed = {"config.json", "model.safetensors", "tokenizer.json", "modules.json", "sentence_bert_config.json"}
@@ -345,10 +337,6 @@ def test_a_yaml_file(base: Path, tmp_path: Path) -> None:
         "num_train_epochs": 1,
     }
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(values))
-    from tiny_contrastive import QUICK
-
-    import run_contrastive
-
     run_contrastive.main([str(tmp_path / "run.yaml"), *QUICK, "--output_dir", str(tmp_path / "run")])
     said = json.loads((tmp_path / "run" / "run.json").read_text())["arguments"]
     assert said["matryoshka_dims"] == [8, 32] and said["cache_chunk"] == 16 and said["two_way"] is True

@@ -164,6 +164,10 @@ class SentenceEmbedding(TrainingTask):
                 shutil.rmtree(target)
             save_detached(model, target, arguments.export_detached, tokenizer)
 
+    def partial_splits(self) -> dict[str, int]:
+        splits, cap = self.data.evaluation | self.data.test, self.data_arguments.max_eval_samples
+        return {split: len(rows) for split, rows in splits.items() if len(rows) == cap}
+
     def usage(self) -> str:
         return USAGE
 
