@@ -319,6 +319,7 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         The tokenizer of the model's own checkpoint goes with it, unless `encode` has not needed it and the folder
         holds one already. A model that came from no checkpoint has none: save yours in the same folder.
         """
+        self.config.check()  # transformers would write the code first
         upload = {name: kwargs.pop(name) for name in UPLOAD_KEYWORDS if name in kwargs}
         saved = super().save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
         if is_main_process:
