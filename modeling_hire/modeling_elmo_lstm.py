@@ -24,6 +24,9 @@ from .modeling_gru import Packing, take_rows
 
 
 Tensors = tuple[torch.Tensor, ...]
+# Of a cell and of a projected state.
+Clips = tuple[float | None, float | None]
+WEIGHTS = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0", "weight_hr_l0")
 
 
 @dataclass
@@ -82,17 +85,17 @@ class Steps:
 
 def plain_recurrence(
     inputs: torch.Tensor,
-    weight_ih: torch.Tensor,
-    weight_hh: torch.Tensor,
-    weight_hr: torch.Tensor,
-    bias: torch.Tensor,
     hidden: torch.Tensor,
     cell: torch.Tensor,
+    weights: Sequence[torch.Tensor],
     sizes: Sequence[int],
-    clips: tuple[float | None, float | None],
+    clips: Clips,
 ) -> Tensors:
     """The recurrence as plain differentiable operations; arguments and results as of [`clipped_lstm`]."""
-    gates = torch.baddbmm(bias[:, None], inputs, weight_ih.transpose(1, 2))
+    weight_ih, weight_hh, bias_ih, bias_hh, weight_hr = (
+        torch.stack(same) for same in zip(*_by_lstm(weights), strict=True)
+    )
+    gates = torch.baddbmm((bias_ih + bias_hh)[:, None], inputs, weight_ih.transpose(1, 2))
     weight_hh, weight_hr = weight_hh.transpose(1, 2), weight_hr.transpose(1, 2)
     outputs, last_hidden, last_cell = [], [], []
     for now in gates.split(list(sizes), dim=1):
@@ -112,73 +115,82 @@ def _clamped(values: torch.Tensor, clip: float | None) -> torch.Tensor:
     return values if clip is None else values.clamp(-clip, clip)
 
 
+def _by_lstm(weights: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
+    """Flat weights as five for each LSTM."""
+    return [weights[start : start + 5] for start in range(0, len(weights), 5)]
+
+
 class _ClippedLSTM(torch.autograd.Function):
-    """See [`clipped_lstm`], whose arguments it takes, with [`Steps`] for the sizes."""
+    """See [`clipped_lstm`], whose arguments it takes in another order."""
 
     @staticmethod
-    def forward(ctx, inputs, weight_ih, weight_hh, weight_hr, bias, hidden, cell, steps: Steps, clips):
-        directions, tokens, _ = inputs.shape
-        size, projected = weight_hr.shape[2], weight_hr.shape[1]
-        # One product a direction: a batched one may take the slow path for a transposed operand.
-        gates = torch.stack([torch.addmm(bias[d], inputs[d], weight_ih[d].t()) for d in range(directions)])
-        cells, squashed = gates.new_empty(directions, tokens, size), gates.new_empty(directions, tokens, size)
-        outputs = gates.new_empty(directions, tokens, projected)
-        turned_hh, turned_hr = weight_hh.transpose(1, 2), weight_hr.transpose(1, 2)
+    def forward(ctx, steps: Steps, clips: Clips, keep: bool, inputs, hidden, cell, *weights):
+        lstms = _by_lstm(weights)
+        projected, size = lstms[0][4].shape
+        gates, outputs = (inputs.new_empty(*inputs.shape[:2], width) for width in (4 * size, projected))
+        for gate, rows, weight in zip(gates, inputs, lstms, strict=True):
+            torch.addmm(weight[2] + weight[3], rows, weight[0].t(), out=gate)
+        # What only the gradient needs is kept for it alone: memory that nothing wrote to before is slow to write to.
+        cells, squashed = (inputs.new_empty(*inputs.shape[:2], size) if keep else None for _ in range(2))
         last_hidden, last_cell = hidden.clone(), cell.clone()
         previous, state = hidden, cell
         for now in steps.slices():
-            running = now.stop - now.start
-            if running < previous.shape[1]:
-                last_hidden[:, running : previous.shape[1]] = previous[:, running:]
-                last_cell[:, running : previous.shape[1]] = state[:, running:]
-            gate = gates[:, now]
-            for d in range(directions):
-                gate[d].addmm_(previous[d, :running], turned_hh[d])
+            running, waiting = now.stop - now.start, previous.shape[1]
+            if running < waiting:
+                last_hidden[:, running:waiting] = previous[:, running:]
+                last_cell[:, running:waiting] = state[:, running:]
+            gate, shown = gates[:, now], outputs[:, now]
+            for d, weight in enumerate(lstms):
+                gate[d].addmm_(previous[d, :running], weight[1].t())
             gate[..., : 2 * size].sigmoid_()
             gate[..., 2 * size : 3 * size].tanh_()
             gate[..., 3 * size :].sigmoid_()
             i, f, g, o = gate.split(size, dim=2)
-            new = torch.mul(f, state[:, :running], out=cells[:, now]).addcmul_(i, g)
+            new = torch.mul(f, state[:, :running], out=cells[:, now] if keep else None).addcmul_(i, g)
             if clips[0] is not None:
                 new.clamp_(-clips[0], clips[0])
-            exposed = torch.tanh(new, out=squashed[:, now]) * o
-            shown = outputs[:, now]
-            for d in range(directions):
-                torch.mm(exposed[d], turned_hr[d], out=shown[d])
+            exposed = torch.tanh(new, out=squashed[:, now] if keep else None) * o
+            for d, weight in enumerate(lstms):
+                torch.mm(exposed[d], weight[4].t(), out=shown[d])
             if clips[1] is not None:
                 shown.clamp_(-clips[1], clips[1])
             previous, state = shown, new
         last_hidden[:, : previous.shape[1]], last_cell[:, : state.shape[1]] = previous, state
+        if not keep:
+            return outputs, last_hidden, last_cell
         ctx.steps, ctx.clips = steps, clips
-        ctx.save_for_backward(
-            inputs, weight_ih, weight_hh, weight_hr, bias, hidden, cell, outputs, gates, cells, squashed
-        )
+        ctx.save_for_backward(outputs, gates, cells, squashed, inputs, hidden, cell, *weights)
         ctx.set_materialize_grads(False)
         return outputs, last_hidden, last_cell
 
     @staticmethod
-    def backward(ctx, grad_outputs, grad_hidden, grad_cell):
-        given, kept = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
-        if torch.is_grad_enabled():
-            # Someone will differentiate this gradient; what was kept knows nothing of where it came from.
-            return *_differentiable_gradients(ctx, given, (grad_outputs, grad_hidden, grad_cell)), None, None
-        return *_gradients(ctx, given, kept, grad_outputs, grad_hidden, grad_cell), None, None
+    def backward(ctx, *grads):
+        kept, given = ctx.saved_tensors[:4], ctx.saved_tensors[4:]
+        # Where someone will differentiate this gradient: what was kept knows nothing of where it came from.
+        find = _differentiable_gradients if torch.is_grad_enabled() else _gradients
+        return None, None, None, *find(ctx, given, kept, grads)
 
 
-def _differentiable_gradients(ctx, given: Tensors, grads: tuple[torch.Tensor | None, ...]):
-    results = plain_recurrence(*given, ctx.steps.sizes, ctx.clips)
+def _differentiable_gradients(ctx, given: Tensors, kept: Tensors, grads: Sequence[torch.Tensor | None]):
+    needed = ctx.needs_input_grad[3:]
+    results = plain_recurrence(*given[:3], given[3:], ctx.steps.sizes, ctx.clips)
     pairs = [(result, grad) for result, grad in zip(results, grads, strict=True) if grad is not None]
-    wanted = [tensor for tensor, needed in zip(given, ctx.needs_input_grad, strict=False) if needed]
-    found = iter(
-        torch.autograd.grad([r for r, _ in pairs], wanted, [g for _, g in pairs], create_graph=True, allow_unused=True)
+    found = torch.autograd.grad(
+        [result for result, _ in pairs],
+        [tensor for tensor, wanted in zip(given, needed, strict=True) if wanted],
+        [grad for _, grad in pairs],
+        create_graph=True,
+        allow_unused=True,
     )
-    return [next(found) if needed else None for needed in ctx.needs_input_grad[: len(given)]]
+    found = iter(found)
+    return [next(found) if wanted else None for wanted in needed]
 
 
-def _gradients(ctx, given: Tensors, kept: Tensors, grad_outputs, grad_hidden, grad_cell):
-    inputs, weight_ih, weight_hh, weight_hr, _, hidden, cell = given
+def _gradients(ctx, given: Tensors, kept: Tensors, grads: Sequence[torch.Tensor | None]):
     outputs, gates, cells, squashed = kept
-    (directions, _, size), steps, clips = cells.shape, ctx.steps, ctx.clips
+    inputs, hidden, cell, *weights = given
+    grad_outputs, grad_hidden, grad_cell = grads
+    lstms, steps, clips, size = _by_lstm(weights), ctx.steps, ctx.clips, cells.shape[2]
     flowing = torch.zeros_like(hidden) if grad_hidden is None else grad_hidden.clone()
     carried = torch.zeros_like(cell) if grad_cell is None else grad_cell.clone()
     grad_gates, grad_shown = torch.empty_like(gates), torch.empty_like(outputs)
@@ -195,7 +207,7 @@ def _gradients(ctx, given: Tensors, kept: Tensors, grad_outputs, grad_hidden, gr
             torch.add(flowing[:, :running], grad_outputs[:, now], out=shown)
         if clips[1] is not None:
             shown.masked_fill_(outputs[:, now].abs() >= clips[1], 0)
-        exposed = torch.stack([torch.mm(shown[d], weight_hr[d]) for d in range(directions)])
+        exposed = torch.stack([torch.mm(rows, weight[4]) for rows, weight in zip(shown, lstms, strict=True)])
         # d sig(x) = s (1 - s) and d tanh(x) = 1 - t^2, each as one multiply-add.
         grad = torch.mul(exposed, tanh_c, out=grad_o).mul_(o)
         grad.addcmul_(grad, o, value=-1)
@@ -211,48 +223,40 @@ def _gradients(ctx, given: Tensors, kept: Tensors, grad_outputs, grad_hidden, gr
         grad = torch.mul(carry, before, out=grad_f).mul_(f)
         grad.addcmul_(grad, f, value=-1)
         carry.mul_(f)
-        for d in range(directions):
-            torch.mm(grad_gates[d, now], weight_hh[d], out=flowing[d, :running])
+        for d, weight in enumerate(lstms):
+            torch.mm(grad_gates[d, now], weight[1], out=flowing[d, :running])
 
-    first = steps.sizes[0]
-    exposed = squashed * gates[..., 3 * size :]
-    needs = ctx.needs_input_grad
-    found: list[list[torch.Tensor]] = [[] for _ in range(5)]
-    for d in range(directions):
-        grads = grad_gates[d]
-        if needs[0]:
-            found[0].append(grads @ weight_ih[d])
-        if needs[1]:
-            found[1].append(grads.t() @ inputs[d])
-        if needs[2]:
-            recurrent = grads[first:].t() @ outputs[d].index_select(0, steps.previous)
-            found[2].append(recurrent.addmm_(grads[:first].t(), hidden[d, :first]))
-        if needs[3]:
-            found[3].append(grad_shown[d].t() @ exposed[d])
-        if needs[4]:
-            found[4].append(grads.sum(dim=0))
-    return [torch.stack(parts) if parts else None for parts in found] + [flowing, carried]
+    needed, first = ctx.needs_input_grad[3:], steps.sizes[0]
+    exposed = squashed * gates[..., 3 * size :] if any(needed[3:]) else None
+    found: list[torch.Tensor | None] = [None, flowing, carried]
+    if needed[0]:
+        found[0] = torch.stack([grads @ weight[0] for grads, weight in zip(grad_gates, lstms, strict=True)])
+    for d, grads in enumerate(grad_gates):
+        if not any(needed[3 + 5 * d : 8 + 5 * d]):
+            found += [None] * 5
+            continue
+        recurrent = grads[first:].t() @ outputs[d].index_select(0, steps.previous)
+        recurrent.addmm_(grads[:first].t(), hidden[d])
+        bias = grads.sum(dim=0)
+        found += [grads.t() @ inputs[d], recurrent, bias, bias, grad_shown[d].t() @ exposed[d]]
+    return found
 
 
 def clipped_lstm(
     inputs: torch.Tensor,
-    weight_ih: torch.Tensor,
-    weight_hh: torch.Tensor,
-    weight_hr: torch.Tensor,
-    bias: torch.Tensor,
     hidden: torch.Tensor,
     cell: torch.Tensor,
+    weights: Sequence[torch.Tensor],
     steps: Steps,
-    clips: tuple[float | None, float | None],
+    clips: Clips,
 ) -> Tensors:
-    """Run an LSTM layer with a projection and clipping over packed sequences, in several directions at once.
+    """Run LSTMs with a projection and clipping over packed sequences, one a direction.
 
     Args:
         inputs (`torch.Tensor` of shape `(directions, packed_tokens, input_size)`): each direction in its own order.
-        weight_ih, weight_hh, weight_hr, bias (`torch.Tensor`): those of `nn.LSTM` with `proj_size`, a row a direction;
-            both biases added up.
         hidden, cell (`torch.Tensor` of shapes `(directions, sequences, projection_size)` and `(..., cell_size)`):
             where the sequences start, in packed order.
+        weights: of each direction, `weight_ih`, `weight_hh`, `bias_ih`, `bias_hh` and `weight_hr`, as in `nn.LSTM`.
         steps ([`Steps`]): where the steps lie.
         clips (`tuple[float | None, float | None]`): largest absolute value of a cell and of a projected state.
 
@@ -260,7 +264,7 @@ def clipped_lstm(
         The states, `(directions, packed_tokens, projection_size)`, and `hidden` and `cell` where the sequences end.
         Differentiable twice.
     """
-    return _ClippedLSTM.apply(inputs, weight_ih, weight_hh, weight_hr, bias, hidden, cell, steps, clips)
+    return _ClippedLSTM.apply(steps, clips, torch.is_grad_enabled(), inputs, hidden, cell, *weights)
 
 
 class ElmoLayer(nn.Module):
@@ -294,10 +298,8 @@ class ElmoLayer(nn.Module):
         lstms = [getattr(self, f"{direction}_lstm") for direction in directions]
         if self.clips == (None, None):
             return self._fused(lstms, inputs, steps, state)
-        names = ("weight_ih_l0", "weight_hh_l0", "weight_hr_l0")
-        weights = [torch.stack([getattr(lstm, name) for lstm in lstms]) for name in names]
-        bias = torch.stack([lstm.bias_ih_l0 + lstm.bias_hh_l0 for lstm in lstms])
-        outputs, *state = clipped_lstm(inputs, *weights, bias, *state, steps, self.clips)
+        weights = [getattr(lstm, name) for lstm in lstms for name in WEIGHTS]
+        outputs, *state = clipped_lstm(inputs, *state, weights, steps, self.clips)
         return outputs, tuple(state)
 
     @staticmethod
