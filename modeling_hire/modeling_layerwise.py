@@ -196,7 +196,8 @@ class LayerwisePreTrainedModel(PreTrainedModel):
     def _try_streaming(self, **inputs: Any) -> bool:
         """Compare the two ways to see the layers on the first row of a batch."""
         seen: list[torch.Tensor] = []
-        device = next((value.device for value in inputs.values() if torch.is_tensor(value)), self.device)
+        # Not the model's own device: a replica of DataParallel has no parameters to tell it.
+        device = next(value.device for value in inputs.values() if torch.is_tensor(value))
         try:
             # In training mode a pass draws random numbers, and nobody asked for this one.
             with (
