@@ -135,7 +135,7 @@ def test_every_config_of_the_repository(path: Path) -> None:
     kinds = [ModelArguments, DataArguments, RunArguments]
     if path.stem.startswith("squad"):
         kinds[1:] = [SquadArguments, SquadRunArguments]
-    if "contrastive" in path.relative_to(REPOSITORY).parts:
+    if "contrastive" in (path.stem, *path.relative_to(REPOSITORY).parts):
         kinds = [PoolingArguments, ContrastiveArguments, ContrastiveTrainingArguments]
     model, data, run = YamlArgumentParser(kinds).parse([str(path), "--use_cpu", "true"])
     assert model.is_new and run.seeds and (data.has_training if kinds[0] is PoolingArguments else data.task)

@@ -8,6 +8,7 @@ from pathlib import Path
 from .contrastive_arguments import ContrastiveArguments
 from .hub_files import local_file
 from .messages import did_you_mean, listing
+from .paraphrases import PREFIX, generated_table
 from .readers import SUFFIXES, Table, read_lines, read_table
 from .sources import HubUnreachableError, read_hub, split_file
 from .tasks import TaskSpec
@@ -21,11 +22,13 @@ def read_texts(path: str) -> Table:
     """Read a table, or a plain text file as a table with the one column `text`.
 
     Args:
-        path: A local file, or one on the Hub (see `local_file`).
+        path: A local file, one on the Hub (see `local_file`), or the name of a generated one (see `paraphrases`).
 
     Raises:
         ValueError: As `read_table` and `read_lines`; also for an unknown format.
     """
+    if path.startswith(PREFIX):
+        return generated_table(path)
     file = local_file(path)
     name = path.lower()
     if name.endswith(TEXT_SUFFIXES):
