@@ -15,6 +15,7 @@ from tiny_runs import NO_DROPOUT, save_encoder, weights, write_rows
 from torch.nn import functional
 from transformers import TrainerCallback
 
+from modeling_hire.training.contrastive_arguments import ContrastiveTrainingArguments
 from modeling_hire.training.contrastive_trainer import ContrastiveTrainer, flat
 
 
@@ -197,6 +198,26 @@ def test_similarities_are_those_of_single_texts(base: Path, tmp_path: Path) -> N
         torch.testing.assert_close(torch.from_numpy(predictions), expected, atol=1e-5, rtol=0)
 
 
+def test_from_python(base: Path, tmp_path: Path) -> None:
+    """Without a script around it, the trainer evaluates and keeps the best checkpoint too."""
+    other = trainer_of(tmp_path / "unused", *lively(base))
+    arguments = ContrastiveTrainingArguments(
+        output_dir=str(tmp_path / "out"), use_cpu=True, per_device_train_batch_size=8, disable_tqdm=True
+    )
+    trainer = ContrastiveTrainer(
+        other.model,
+        arguments,
+        train_dataset=other.train_dataset,
+        eval_dataset=other.eval_dataset,
+        data_collator=other.data_collator,
+        processing_class=other.processing_class,
+    )
+    trainer.train()
+    scores = [entry["eval_spearman"] for entry in trainer.state.log_history if "eval_spearman" in entry]
+    assert len(scores) == 3 and trainer.state.best_metric == max(scores)
+    assert trainer.evaluate()["eval_spearman"] == pytest.approx(max(scores), abs=1e-6)
+
+
 def test_two_learning_rates(base: Path, tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path / "run", *lively(base), "--new_learning_rate", "0.01", "--mlm_weight", "0.1")
     optimizer = trainer.create_optimizer()
@@ -209,7 +230,7 @@ def test_two_learning_rates(base: Path, tmp_path: Path) -> None:
 def test_gradient_checkpointing(base: Path, tmp_path: Path) -> None:
     plain = trainer_of(tmp_path / "a", *lively(base), *ALONE, "--max_steps", 2)
     plain.train()
-    saving = trainer_of(tmp_path / "b", *lively(base), *ALONE, "--max_steps", 2, "--gradient_checkpointing", "true")
+    saving = trainer_of(tmp_path / "b", *lively(base), *ALONE, "--max_steps", 2, "--activation_checkpointing", "true")
     saving.train()
     assert_same(saving.model.state_dict(), plain.model.state_dict(), atol=1e-5, rtol=1e-4)
 

@@ -178,10 +178,18 @@ def test_in_the_trainer(more: tuple[Any, ...], base: Path, tmp_path: Path) -> No
     assert_same(found, expected, atol=1e-3 if more[:1] == ("--bf16",) else 1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("scheme", ["self_supervised", "hybrid"])
-def test_schemes_in_the_trainer(scheme: str, base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "more"),
+    [
+        ("self_supervised", ()),
+        ("hybrid", ()),
+        ("supervised", ("--peft", "lora")),
+        ("supervised", ("--activation_checkpointing", "true")),
+    ],
+)
+def test_random_numbers_in_the_trainer(scheme: str, more: tuple[Any, ...], base: Path, tmp_path: Path) -> None:
     """With one chunk as large as the batch the same random numbers are drawn as without."""
-    flags = ("--encoder", base / "encoder", *data_flags(base, scheme))
+    flags = ("--encoder", base / "encoder", *data_flags(base, scheme), *more)
     expected = first_step(base, tmp_path / "a", *flags)
     found = first_step(base, tmp_path / "b", *flags, "--cache_chunk", 64)
     assert_same(found, expected, atol=1e-6, rtol=1e-6)

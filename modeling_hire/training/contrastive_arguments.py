@@ -151,7 +151,7 @@ class ContrastiveTrainingArguments(RunArguments):
     weight_decay: float = field(default=0.0, metadata={"help": "AdamW's weight decay."})
     adam_beta2: float = field(default=0.999, metadata={"help": "AdamW's second beta."})
     adam_epsilon: float = field(default=1e-8, metadata={"help": "AdamW's epsilon."})
-    # Batches of texts of like length would make negatives that length alone tells apart.
+    # Texts of like length would be no fair sample of negatives.
     train_sampling_strategy: str = field(default="random", metadata={"help": "random; or group_by_length."})
     # A last batch of another size would have other negatives than the rest.
     dataloader_drop_last: bool = field(default=True, metadata={"help": "Leave out an incomplete last batch."})
@@ -160,6 +160,9 @@ class ContrastiveTrainingArguments(RunArguments):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.load_best_model_at_end and self.best_metric is None:
+            # Evaluations have no loss, which would be the default.
+            self.metric_for_best_model, self.greater_is_better = "spearman", True
         if not (is_number(self.temperature) and self.temperature > 0):
             raise ValueError(
                 f"temperature={self.temperature!r}: allowed is a number above 0; similarities are divided by it."

@@ -13,6 +13,7 @@ from transformers.trainer_utils import TrainOutput
 
 from ..configuration_layerwise import check_choice
 from ..data.contrastive_arguments import SCHEMES
+from ..evaluation.correlation import similarity_metrics
 from .contrastive_arguments import ContrastiveTrainingArguments
 from .contrastive_loss import ContrastiveLoss
 from .gradient_cache import embed_cached
@@ -32,6 +33,7 @@ class ContrastiveTrainer(LayerwiseTrainer):
             at the end; the sum of both losses).
         train_dataset, data_collator, eval_dataset: rows as `ContrastiveData.encode` makes them, and
             `ContrastiveCollator`. Evaluation rows are pairs of texts with a score.
+        compute_metrics: unset, the correlations of the similarities with the scores, `spearman` and `pearson`.
         kwargs: of [`LayerwiseTrainer`].
 
     `predict` and `evaluate` give the cosine similarity of each pair.
@@ -90,6 +92,7 @@ class ContrastiveTrainer(LayerwiseTrainer):
         )
         if args.mlm_weight:
             new_parameters = new_parameters | attach_word_head(model)
+        kwargs.setdefault("compute_metrics", lambda found: similarity_metrics(found.predictions, found.label_ids))
         super().__init__(model=model, args=args, new_parameters=new_parameters, **kwargs)
         self.masked_words = MaskedWords(self.processing_class, args) if args.mlm_weight else None
 
