@@ -81,7 +81,8 @@ def load_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **hub)
     except Exception as error:  # a folder without one fails in many ways, by the tokenizer's kind
-        raise ValueError(f"tokenizer=None: none could be read from {name} ({error}); give one.") from error
+        reason = " ".join(str(error).split())
+        raise ValueError(f"tokenizer=None: none could be read from {name}; give one. ({reason})") from error
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ValueError(f"tokenizer=None: {name} holds none (tokenizer.json is looked for); give one.")
     return tokenizer
