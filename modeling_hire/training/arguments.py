@@ -231,6 +231,10 @@ class RunArguments(TrainingArguments):
     keep_checkpoints: bool = field(
         default=False, metadata={"help": "Keep a finished seed's checkpoints, which serve to resume it."}
     )
+    trace_steps: list[int] | None = field(
+        default=None,
+        metadata={"help": "Also evaluate after so many updates (0: before the first), into seed.json."},
+    )
     picture_examples: int = field(default=200, metadata={"help": "Examples in the layer picture; 0 draws none."})
 
     learning_rate: float = field(default=1e-5, metadata={"help": "Peak learning rate of AdamW."})
@@ -290,6 +294,8 @@ class RunArguments(TrainingArguments):
             raise ValueError(f"report_to={missing[0]!r}: the package for it is not installed.")
         if self.new_learning_rate is not None and not 0 < self.new_learning_rate < math.inf:
             raise ValueError(f"new_learning_rate={self.new_learning_rate!r}: allowed is a positive, finite number.")
+        if self.trace_steps is not None and not all(is_integer(step, 0) for step in self.trace_steps):
+            raise ValueError(f"trace_steps={self.trace_steps!r}: allowed is whole numbers from 0 on.")
         if self.picture_examples < 0:
             raise ValueError(f"picture_examples={self.picture_examples!r}: allowed is 0 or more.")
 

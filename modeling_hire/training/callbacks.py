@@ -1,16 +1,22 @@
-"""Watching the layer scorer while it trains."""
+"""Watching a model while it trains."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.utils import logging
 
 
+if TYPE_CHECKING:
+    from .trainer import LayerwiseTrainer
+
 logger = logging.get_logger(__name__)
+TRACE = "trace_"
 
 
 class DeadScorerCallback(TrainerCallback):
@@ -67,3 +73,46 @@ class DeadScorerCallback(TrainerCallback):
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
+
+
+class TraceCallback(TrainerCallback):
+    """Evaluates after given numbers of updates, to show how fast a model learns. What is learnt is not affected.
+
+    Args:
+        trainer: whose model is evaluated.
+        rows: what on.
+        steps: after how many updates; 0 is before the first.
+    """
+
+    def __init__(self, trainer: LayerwiseTrainer, rows: Dataset, steps: Sequence[int]):
+        self.trainer, self.rows, self.steps = trainer, rows, set(steps)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == 0:
+            self._look(state)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._look(state)
+
+    def _look(self, state: TrainerState) -> None:
+        if state.global_step not in self.steps:
+            return
+        # The loader of the evaluation draws a seed, and training is to see the same dropout as without a trace.
+        with torch.random.fork_rng():
+            scores = self.trainer.predict(self.rows, metric_key_prefix=TRACE.rstrip("_")).metrics
+        named = {name: value for name, value in scores.items() if name.startswith(TRACE)}
+        # In the log history, which checkpoints hold: a resumed run has the whole trace.
+        state.log_history.append({"step": state.global_step, **named})
+
+
+def trace_of(state: TrainerState, metrics: Sequence[str]) -> dict[int, dict[str, float]]:
+    """The metrics that a trace has seen, by number of updates."""
+    return {
+        entry["step"]: {name: entry[TRACE + name] for name in metrics if TRACE + name in entry}
+        for entry in state.log_history
+        if any(TRACE + name in entry for name in metrics)
+    }

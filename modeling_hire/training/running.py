@@ -17,7 +17,7 @@ from transformers.trainer_utils import IntervalStrategy
 
 from ..hub import publish
 from .arguments import RunArguments
-from .callbacks import DeadScorerCallback
+from .callbacks import DeadScorerCallback, TraceCallback, trace_of
 from .models import weighs_layers
 from .preparation import RESULTS_FILE, RUN_FILE, SEED_FILE, Prepared, is_finished
 from .results import best_seed, repository_name, seed_table, write_card, write_json
@@ -87,6 +87,8 @@ def train_seed(seed: int, prepared: Prepared) -> dict[str, dict[str, float]]:
         write_json(folder / RUN_FILE, {"seed": seed, "arguments": prepared.identity})
 
     trainer = make_trainer(prepared, model, new, arguments)
+    if arguments.trace_steps is not None and task.evaluation:
+        trainer.add_callback(TraceCallback(trainer, next(iter(task.evaluation.values())), arguments.trace_steps))
     seconds = 0.0
     if task.train is not None:
         started = time.perf_counter()
@@ -102,7 +104,10 @@ def train_seed(seed: int, prepared: Prepared) -> dict[str, dict[str, float]]:
         write_card(folder, prepared, arguments, published.config, metrics, weights)
         named = {"loss", "train_loss", f"eval_{best_metric}"}
         log = [entry for entry in trainer.state.log_history if named & entry.keys()]
-        write_json(folder / SEED_FILE, {"seed": seed, "metrics": metrics, "train_seconds": seconds, "log": log})
+        content = {"seed": seed, "metrics": metrics, "train_seconds": seconds, "log": log}
+        if arguments.trace_steps is not None:
+            content["trace"] = trace_of(trainer.state, task.metric_names)
+        write_json(folder / SEED_FILE, content)
         if not arguments.keep_checkpoints:
             for checkpoint in folder.glob("checkpoint-*"):
                 shutil.rmtree(checkpoint)
