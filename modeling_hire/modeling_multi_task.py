@@ -106,7 +106,8 @@ class MultiTaskModel(LayerwisePreTrainedModel):
         for name, task in config.tasks.items():
             if task["kind"] == "masked_lm":
                 vocab_size, embedding_size = self.encoder.get_input_embeddings().weight.shape
-                self.heads[name] = WordHead(config.hidden_size, embedding_size, vocab_size)
+                eps = getattr(config.encoder_config, "layer_norm_eps", 1e-12)
+                self.heads[name] = WordHead(config.hidden_size, embedding_size, vocab_size, eps)
             else:
                 count = len(task["labels"]) if task["kind"] == "classification" else 1
                 self.heads[name] = TextHead(config.hidden_size, count, config.head_dropout)
