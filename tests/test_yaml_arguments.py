@@ -10,6 +10,7 @@ import pytest
 
 from modeling_hire.data.arguments import DataArguments
 from modeling_hire.data.contrastive_arguments import ContrastiveArguments
+from modeling_hire.data.meta_arguments import MetaDataArguments
 from modeling_hire.data.squad_arguments import SquadArguments
 from modeling_hire.training.arguments import CONFIG_FIELDS, ModelArguments, RunArguments, SquadRunArguments
 from modeling_hire.training.contrastive_arguments import (
@@ -17,6 +18,7 @@ from modeling_hire.training.contrastive_arguments import (
     ContrastiveTrainingArguments,
     PoolingArguments,
 )
+from modeling_hire.training.meta_arguments import MetaTrainingArguments, MultiTaskArguments
 from modeling_hire.training.yaml_arguments import YamlArgumentParser
 
 
@@ -137,8 +139,12 @@ def test_every_config_of_the_repository(path: Path) -> None:
         kinds[1:] = [SquadArguments, SquadRunArguments]
     if "contrastive" in (path.stem, *path.relative_to(REPOSITORY).parts):
         kinds = [PoolingArguments, ContrastiveArguments, ContrastiveTrainingArguments]
+    if "meta" in path.relative_to(REPOSITORY).parts:
+        kinds = [MultiTaskArguments, MetaDataArguments, MetaTrainingArguments]
     model, data, run = YamlArgumentParser(kinds).parse([str(path), "--use_cpu", "true"])
-    assert model.is_new and run.seeds and (data.has_training if kinds[0] is PoolingArguments else data.task)
+    assert model.is_new and run.seeds
+    has_data = {PoolingArguments: lambda: data.has_training, MultiTaskArguments: lambda: data.has_text or data.tasks}
+    assert has_data.get(kinds[0], lambda: data.task)()
 
 
 def test_config_fields_are_those_of_the_config() -> None:
