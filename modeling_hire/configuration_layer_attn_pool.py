@@ -72,7 +72,9 @@ class LayerAttnPoolConfig(LayerwiseConfig):
             pooler serves training alone. `None`: the pooler is used always.
         cls_position (`str`, *optional*, defaults to `"first"`):
             Which token stands for the text: `"first"` or `"last"` (XLNet's, say), padding not counted.
-        max_seq_length (`int`, *optional*): tokens that `encode` reads of a text; `None` is as many as the encoder can.
+        max_seq_length (`int`, *optional*):
+            Tokens that `encode` reads of a text. `None`: as many as the encoder has positions for and the tokenizer
+            allows; where neither sets a limit, 512. A larger number than that is for encoders without one.
         prompts (`dict[str, str]`, *optional*): by name, what `encode` can put in front of each text.
         default_prompt_name (`str`, *optional*): the one it does put there when none is asked for.
 

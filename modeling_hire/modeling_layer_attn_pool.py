@@ -323,12 +323,12 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         upload = {name: kwargs.pop(name) for name in UPLOAD_KEYWORDS if name in kwargs}
         saved = super().save_pretrained(save_directory, is_main_process, state_dict, **kwargs)
         if is_main_process:
-            write_sentence_transformer(save_directory, self.config)
             tokenizer = self.tokenizer
             if tokenizer is None and not os.path.exists(os.path.join(save_directory, "tokenizer_config.json")):
                 tokenizer = self._find_tokenizer()
             if tokenizer is not None:
                 tokenizer.save_pretrained(save_directory)
+            write_sentence_transformer(save_directory, self.config, tokenizer)
             if push_to_hub:  # here and not above: all of the folder
                 repository = upload.pop("repo_id", os.path.basename(os.path.abspath(save_directory)))
                 self.push_to_hub(repository, token=kwargs.get("token"), **upload)

@@ -21,6 +21,8 @@ logger = logging.get_logger(__name__)
 
 # How many batches are tokenised at once.
 SORTED_BATCHES = 64
+# Tokens of a text where nothing sets a limit: the cost of attention grows with their square.
+DEFAULT_LENGTH = 512
 
 
 def check_texts(sentences: str | Sequence[str]) -> list[str]:
@@ -88,11 +90,16 @@ def load_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def max_length(config: LayerAttnPoolConfig, tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """How many tokens of a text are read, or `None` if there is no limit."""
-    limits = (config.max_seq_length, tokenizer.model_max_length, num_positions(config.encoder_config))
+def max_length(config: LayerAttnPoolConfig, tokenizer: PreTrainedTokenizerBase) -> int:
+    """How many tokens of a text are read."""
+    encoder_config = config.encoder_config
+    positions = num_positions(encoder_config)
+    if positions is None and config.max_seq_length is None:
+        # No limit of the encoder's own (DeBERTa, XLNet); DeBERTa says how long the texts were that it has seen.
+        positions = getattr(encoder_config, "max_position_embeddings", None)
     # A tokenizer without a limit says 10**30.
-    return min((int(limit) for limit in limits if limit is not None and limit < 10**9), default=None)
+    limits = (config.max_seq_length, positions, tokenizer.model_max_length)
+    return min((int(limit) for limit in limits if limit is not None and 0 < limit < 10**9), default=DEFAULT_LENGTH)
 
 
 def check_tokenizer_fits(config: LayerAttnPoolConfig, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -163,7 +170,7 @@ def embed_texts(
 
 
 def batches_by_length(
-    tokenizer: PreTrainedTokenizerBase, texts: list[str], batch_size: int, limit: int | None
+    tokenizer: PreTrainedTokenizerBase, texts: list[str], batch_size: int, limit: int
 ) -> Iterator[tuple[list[int], BatchEncoding]]:
     """Row numbers and encoder inputs of texts of like length, so that little is padded.
 
@@ -174,7 +181,7 @@ def batches_by_length(
     for place in range(0, len(texts), batch_size * SORTED_BATCHES):
         chunk = by_characters[place : place + batch_size * SORTED_BATCHES]
         encoded = tokenizer(
-            [texts[row] for row in chunk], truncation=limit is not None, max_length=limit, padding=False, verbose=False
+            [texts[row] for row in chunk], truncation=True, max_length=limit, padding=False, verbose=False
         )
         columns = {name: encoded[name] for name in encoded if name in tokenizer.model_input_names}
         lengths = [len(ids) for ids in encoded["input_ids"]]
@@ -194,7 +201,9 @@ def batches_by_length(
             yield [chunk[index] for index in picked], inputs
 
 
-def write_sentence_transformer(folder: str | os.PathLike, config: LayerAttnPoolConfig) -> None:
+def write_sentence_transformer(
+    folder: str | os.PathLike, config: LayerAttnPoolConfig, tokenizer: PreTrainedTokenizerBase | None
+) -> None:
     """Write the files by which sentence-transformers reads a checkpoint of this library: one module, the model."""
     kind = "sentence_transformers.base.modules.transformer.Transformer"
     transformer: dict[str, Any] = {
@@ -203,8 +212,9 @@ def write_sentence_transformer(folder: str | os.PathLike, config: LayerAttnPoolC
         "module_output_name": "sentence_embedding",
         "unpad_inputs": False,  # poolers look for rows of tokens
     }
-    if config.max_seq_length is not None:
-        transformer["max_seq_length"] = config.max_seq_length
+    length = config.max_seq_length if tokenizer is None else max_length(config, tokenizer)
+    if length is not None:
+        transformer["max_seq_length"] = length
     files = {
         "modules.json": [{"idx": 0, "name": "0", "path": "", "type": kind}],
         "sentence_bert_config.json": transformer,

@@ -456,8 +456,12 @@ class TestLimits:
             ("bert", {"max_seq_length": 500}, 10**30, 64),
             ("bert", {"max_seq_length": 20}, 12, 12),
             ("bert", {}, 12, 12),
-            ("deberta-v2", {}, 10**30, 302),  # relative positions: no limit
-            ("xlnet", {}, 10**30, 302),
+            # Relative positions have no limit: the length that the encoder was made for, or a usual one.
+            ("deberta-v2", {}, 10**30, 64),
+            ("deberta-v2", {"max_seq_length": 500}, 10**30, 302),
+            ("deberta-v2", {"max_seq_length": 500}, 200, 200),
+            ("xlnet", {}, 10**30, 512),
+            ("xlnet", {}, 200, 200),
             ("xlnet", {"max_seq_length": 100}, 10**30, 100),
         ],
     )
@@ -467,5 +471,5 @@ class TestLimits:
         model.register_forward_pre_hook(
             lambda m, args, kwargs: seen.append(kwargs["input_ids"].shape), with_kwargs=True
         )
-        assert np.isfinite(model.encode(["w1 " * 300, "w2"], tokenizer=tokenizer)).all()
+        assert np.isfinite(model.encode(["w1 " * (300 if read != 512 else 600), "w2"], tokenizer=tokenizer)).all()
         assert seen == [(2, read)]
