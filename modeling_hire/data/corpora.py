@@ -17,7 +17,7 @@ from .readers import SUFFIXES, read_table
 
 
 # The end of a sentence, its closing quotes and brackets, and the beginning of the next one.
-_BOUNDARY = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*[A-Z0-9])")
+_BOUNDARY = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[\"'(\[]*(\w))")
 # What ends in a full stop and no sentence.
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(])(?:[A-Z]|Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|e\.g|i\.e|No|Vol|Fig|Gen|Col|Capt|Lt|Sgt|Rev|Hon|Inc|Ltd)"
@@ -43,7 +43,8 @@ def split_sentences(text: str) -> list[str]:
     sentences, start = [], 0
     for match in _BOUNDARY.finditer(text):
         sentence = text[start : match.end()].strip()
-        if not _ABBREVIATION.search(text[start : match.start()]):
+        begins = match[1].isupper() or match[1].isdigit()
+        if begins and not _ABBREVIATION.search(text[start : match.start()]):
             sentences.append(sentence)
             start = match.end()
     rest = text[start:].strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 import uuid
@@ -60,19 +61,21 @@ def pretraining_task(
     if room < 2:
         raise ValueError(f"max_length={max_length}: this tokenizer adds {special} special tokens; allowed is more.")
 
+    tokenised = (
+        [ids for ids in tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"] if ids]
+        for document in documents
+    )
+    made = packed(tokenised, room) if pair is None else paired(tokenised, room, pair, seed)
+    head = next(made, None)
+    if head is None:
+        what = "documents of two sentences or more" if pair is not None else "text"
+        raise ValueError(f"corpus_file: nothing to learn from in it; objectives={list(objectives)!r} need {what}.")
+
     def rows() -> Iterator[dict[str, Any]]:
-        tokenised = (
-            [ids for ids in tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"] if ids]
-            for document in documents
-        )
-        made = packed(tokenised, room) if pair is None else paired(tokenised, room, pair, seed)
-        for first, second, label in made:
+        for first, second, label in itertools.chain([head], made):
             yield {"first": first, "second": second, "label": label}
 
     dataset = on_disk(rows)
-    if len(dataset) == 0:
-        what = "documents of two sentences or more" if pair is not None else "text"
-        raise ValueError(f"corpus_file: nothing to learn from in it; objectives={list(objectives)!r} need {what}.")
     return MetaTask(name, dataset, PretrainingCollator(tokenizer, objectives, mlm_probability), objectives)
 
 
