@@ -6,6 +6,7 @@ folder and entry of its `auto_map`, a list of complaints.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import logging
 import sys
@@ -111,6 +112,25 @@ def check_pipeline(folder: Path) -> list[str]:
     return complaints if close else [*complaints, f"scored {scores}"]
 
 
+def check_encode(folder: Path) -> list[str]:
+    """The sentence encoder's own `encode`, and its tokens through the pipeline that is meant for them."""
+    expected = torch.load(folder / "expected.pt")
+    model = transformers.AutoModel.from_pretrained(folder, trust_remote_code=True)
+    texts = ["w1 w2 w3", "", "w4"]
+    embeddings = model.encode(texts, convert_to_tensor=True)
+    complaints = [] if torch.allclose(embeddings, expected["encode"], atol=1e-6) else [f"encoded {embeddings}"]
+    extract = transformers.pipeline("feature-extraction", model=str(folder), trust_remote_code=True)
+    shapes = [(len(states[0]), len(states[0][0])) for states in extract(texts)]
+    complaints += [] if shapes == [(5, 32), (2, 32), (3, 32)] else [f"extracted {shapes}"]
+    if importlib.util.find_spec("sentence_transformers") is not None:
+        from sentence_transformers import SentenceTransformer
+
+        loaded = SentenceTransformer(str(folder), trust_remote_code=True, device="cpu")
+        theirs = loaded.encode(texts, convert_to_tensor=True)
+        complaints += [] if torch.allclose(theirs, expected["encode"], atol=1e-6) else [f"theirs: {theirs}"]
+    return complaints
+
+
 def main(root: Path) -> None:
     torch.set_num_threads(1)
     listener = Listener()
@@ -121,6 +141,8 @@ def main(root: Path) -> None:
         checks = {entry: (check_entry, (folder, entry, entry == own)) for entry in own_map(folder)}
         if own == "AutoModelForSequenceClassification":
             checks["pipeline"] = (check_pipeline, (folder,))
+        if "encode" in torch.load(folder / "expected.pt"):
+            checks["encode"] = (check_encode, (folder,))
         for name, (check, arguments) in checks.items():
             listener.heard.clear()
             try:

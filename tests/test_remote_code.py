@@ -64,6 +64,7 @@ CHECKS = [
     for entry in (
         *(entry for entry in model_class.config_class.auto_classes if entry != "AutoConfig"),
         *(["pipeline"] if own == "AutoModelForSequenceClassification" else []),
+        *(["encode"] if model_class is LayerAttnPoolEncoder else []),
     )
 ]
 
@@ -107,6 +108,8 @@ def save(folder: Path, model: PreTrainedModel, own: str) -> None:
         if own == "AutoModelForSequenceClassification":
             ids = {key: texts[key] for key in ("input_ids", "attention_mask")}
             expected["pipeline"] = model(**ids).logits.softmax(dim=1)
+    if isinstance(model, LayerAttnPoolEncoder):
+        expected["encode"] = model.encode(["w1 w2 w3", "", "w4"], tokenizer=tokenizer, convert_to_tensor=True)
     torch.save(expected, folder / "expected.pt")
     (folder / "own.json").write_text(json.dumps(own))
 
