@@ -44,9 +44,8 @@ def test_pairs_of_the_next_sentence() -> None:
         if label == 0:
             assert second[0] >= first[-1]
     assert 0.4 < sum(label for *_, label in rows) / len(rows) < 0.6
-    assert (
-        rows == list(paired(ids(200), 12, "next_sentence", seed=0)) != list(paired(ids(200), 12, "next_sentence", 1))
-    )
+    again, other = (list(paired(ids(200), 12, "next_sentence", seed)) for seed in (0, 1))
+    assert rows == again != other
 
 
 def test_pairs_in_order() -> None:
@@ -83,7 +82,8 @@ def test_inputs_equal_the_tokenizers(tokenizer: PreTrainedTokenizerFast, pair: b
         assert built["token_type_ids"] == expected["token_type_ids"]
 
 
-def test_words_are_masked_anew_and_never_special_ones(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_words_are_masked_anew_and_never_special_ones() -> None:
+    tokenizer = tiny_tokenizer()
     task = pretraining_task(documents(), tokenizer, ("mlm", "next_sentence"), max_length=24, mlm_probability=0.3)
     rows = [task.dataset[i] for i in range(len(task.dataset))]
     torch.manual_seed(0)
