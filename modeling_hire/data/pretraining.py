@@ -188,6 +188,8 @@ class PretrainingCollator:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, objectives: tuple[str, ...], mlm_probability: float = 0.15):
         self.tokenizer, self.objectives = tokenizer, objectives
+        self.pair = bool(set(objectives) & set(PAIR_OBJECTIVES))
+        self.frame = Frame(tokenizer, self.pair)
         self.masker = (
             DataCollatorForLanguageModeling(tokenizer, mlm_probability=mlm_probability)
             if "mlm" in objectives
@@ -195,7 +197,7 @@ class PretrainingCollator:
         )
 
     def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        encoded = [build_inputs(self.tokenizer, row["first"], row["second"]) for row in rows]
+        encoded = [self.frame(*([row["first"], row["second"]] if self.pair else [row["first"]])) for row in rows]
         inputs = dict(self.tokenizer.pad(encoded, return_tensors="pt"))
         inputs = {
             name: inputs[name] for name in inputs if name in (*self.tokenizer.model_input_names, "attention_mask")
@@ -208,22 +210,38 @@ class PretrainingCollator:
         return inputs | {"labels": labels}
 
 
-def build_inputs(tokenizer: PreTrainedTokenizerBase, first: list[int], second: list[int]) -> dict[str, list[int]]:
-    """An input of one or two parts with the tokenizer's special tokens, from token ids."""
-    # What the tokenizer puts around texts is read off two that are known.
-    known = tokenizer("a", "a") if second else tokenizer("a")
-    mask = tokenizer.get_special_tokens_mask(known["input_ids"], already_has_special_tokens=True)
-    types = known.get("token_type_ids", [0] * len(mask))
-    parts, ids, kinds, inside = [first, second], [], [], False
-    for token, is_special, kind in zip(known["input_ids"], mask, types, strict=True):
-        if is_special:
-            ids.append(token)
-            kinds.append(kind)
-            inside = False
-        elif not inside:
-            part = parts.pop(0)
-            ids += part
-            kinds += [kind] * len(part)
-            inside = True
-    result = {"input_ids": ids, "attention_mask": [1] * len(ids)}
-    return result | ({"token_type_ids": kinds} if "token_type_ids" in known else {})
+class Frame:
+    """What a tokenizer puts before, between and after texts, so that it can be put around token ids.
+
+    Args:
+        tokenizer: any.
+        pair: for two texts, or one.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, pair: bool):
+        # Read off texts that are known; whether their tokens are words does not matter.
+        word = tokenizer("a", add_special_tokens=False)["input_ids"]
+        framed = tokenizer("a", "a") if pair else tokenizer("a")
+        ids = framed["input_ids"]
+        types = framed.get("token_type_ids", [0] * len(ids))
+        places, start = [], 0
+        for _ in range(2 if pair else 1):
+            start = next(i for i in range(start, len(ids)) if ids[i : i + len(word)] == word)
+            places.append(start)
+            start += len(word)
+        ends = [0, *(place + len(word) for place in places)]
+        # Special tokens ahead of each text and at the end, with their types; and the type of each text.
+        self.around = [
+            list(zip(ids[e:p], types[e:p], strict=True)) for e, p in zip(ends, [*places, None], strict=True)
+        ]
+        self.types = [types[place] for place in places]
+        self.has_types = "token_type_ids" in framed
+
+    def __call__(self, *texts: list[int]) -> dict[str, list[int]]:
+        """The inputs of a model, from the token ids of the texts."""
+        ids, types = [], []
+        for ahead, text, kind in zip(self.around, (*texts, []), (*self.types, 0), strict=True):
+            ids += [*(token for token, _ in ahead), *text]
+            types += [*(t for _, t in ahead), *[kind] * len(text)]
+        inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        return inputs | {"token_type_ids": types} if self.has_types else inputs

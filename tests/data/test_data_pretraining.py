@@ -10,7 +10,7 @@ import torch
 from tiny_models import tiny_tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from modeling_hire.data.pretraining import build_inputs, cut, packed, paired, pretraining_task
+from modeling_hire.data.pretraining import Frame, cut, packed, paired, pretraining_task
 
 
 def documents(count: int = 30, seed: int = 0) -> list[list[str]]:
@@ -72,14 +72,15 @@ def test_long_parts_are_cut(first: list[int], second: list[int], expected: tuple
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_inputs_equal_the_tokenizers(tokenizer: PreTrainedTokenizerFast, pair: bool) -> None:
+@pytest.mark.parametrize("which", ["here", "there"])
+def test_inputs_equal_the_tokenizers(tokenizer: PreTrainedTokenizerFast, which: str, pair: bool) -> None:
+    tokenizer = tokenizer if which == "here" else tiny_tokenizer()
     texts = ("w1 w2 w3", "w4 w5") if pair else ("w1 w2 w3",)
     parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
-    built = build_inputs(tokenizer, parts[0], parts[1] if pair else [])
+    built = Frame(tokenizer, pair)(*parts)
     expected = tokenizer(*texts)
     assert built["input_ids"] == expected["input_ids"]
-    if "token_type_ids" in expected:
-        assert built["token_type_ids"] == expected["token_type_ids"]
+    assert built.get("token_type_ids") == expected.get("token_type_ids")
 
 
 def test_words_are_masked_anew_and_never_special_ones() -> None:
