@@ -167,6 +167,16 @@ def save_detached(
 
     Raises:
         ValueError: for another pooling, a tied `layer_plan`, a missing tokenizer, or a folder that holds files.
+
+    Example:
+
+    ```python
+    >>> from modeling_hire import LayerAttnPoolEncoder, save_detached
+
+    >>> model = LayerAttnPoolEncoder.from_pretrained("you/sentence-encoder")  # doctest: +SKIP
+    >>> save_detached(model, "outputs/detached", "mean")  # doctest: +SKIP
+    PosixPath('outputs/detached')
+    ```
     """
     folder = Path(folder)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):

@@ -90,6 +90,16 @@ class MetaTrainingArguments(RunArguments):
     to, on other batches: the gradient of the parameters' ability to learn. An update is made of
     `gradient_accumulation_steps` episodes on every device, and `per_device_train_batch_size` is the batch of one inner
     step. `inner_steps=0` is ordinary multi-task pre-training.
+
+    Example:
+
+    ```python
+    >>> from modeling_hire import MetaTrainingArguments
+
+    >>> args = MetaTrainingArguments("out", inner_steps=5, inner_optimizer="sgd_momentum", use_cpu=True)
+    >>> args.inner_steps, args.momentum
+    (5, 0.9)
+    ```
     """
 
     inner_steps: int = field(default=5, metadata={"help": "Inner steps of an episode (k); 0 is plain pre-training."})

@@ -41,6 +41,24 @@ class MetaPretrainer(LayerwiseTrainer):
 
     Raises:
         ValueError: for arguments that exclude each other or do not fit the model.
+        FloatingPointError: while it trains, naming step and task, if an inner loss is not finite.
+
+    Example:
+
+    ```python
+    >>> import torch
+    >>> from transformers import BertConfig
+    >>> from modeling_hire import MetaPretrainer, MetaTask, MetaTrainingArguments, MultiTaskConfig, MultiTaskModel
+
+    >>> encoder_config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=50)
+    >>> tasks = {"odd": {"kind": "classification", "labels": ["no", "yes"]}}
+    >>> model = MultiTaskModel(MultiTaskConfig(encoder_config=encoder_config, tasks=tasks))
+    >>> def collate(rows):
+    ...     return {"input_ids": torch.tensor([[r, 1] for r in rows]), "labels": {"odd": torch.tensor(rows) % 2}}
+    >>> args = MetaTrainingArguments("out", inner_steps=2, max_steps=1, use_cpu=True)  # doctest: +SKIP
+    >>> trainer = MetaPretrainer(model, args, [MetaTask("odd", range(40), collate)])  # doctest: +SKIP
+    >>> trainer.train()  # doctest: +SKIP
+    ```
     """
 
     # The loss of a batch is a mean; the trainer divides by the episodes of an update.
