@@ -26,9 +26,10 @@ from ..data.preprocessing import tokenize_dataset, usable_max_length
 from ..data.pretraining import PAIR_LABELS, pretraining_task
 from ..data.tasks import TaskSpec
 from .arguments import EncoderArguments
+from .inner_loop import InnerLoop
 from .meta_arguments import MetaTrainingArguments, MultiTaskArguments
 from .meta_trainer import MetaPretrainer, check_second_order
-from .models import MULTI_TASK, is_own, load_source
+from .models import MULTI_TASK, encoder_config_of, is_own, load_source
 from .new_encoder import new_encoder_config, train_tokenizer
 from .task import TrainingTask
 from .trainer import LayerwiseTrainer
@@ -158,6 +159,8 @@ class Pretraining(TrainingTask):
                     )
         use_eager(model, arguments)
         check_second_order(model, arguments)
+        if arguments.inner_steps:
+            InnerLoop(model, arguments.inner_learning_rate, arguments.momentum, arguments.adapt)
 
     def make_trainer(self, model: PreTrainedModel, args: MetaTrainingArguments, **given: Any) -> LayerwiseTrainer:
         use_eager(model, args)
@@ -241,7 +244,8 @@ class Pretraining(TrainingTask):
 
 def use_eager(model: PreTrainedModel, arguments: MetaTrainingArguments) -> None:
     """For second derivatives, put plain attention in place of the default one, which has none."""
-    if arguments.order == 2 and arguments.inner_steps > 0 and model.config._attn_implementation == "sdpa":
+    encoder = encoder_config_of(model.config)
+    if arguments.order == 2 and arguments.inner_steps > 0 and encoder._attn_implementation == "sdpa":
         model.set_attn_implementation("eager")
 
 
