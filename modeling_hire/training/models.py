@@ -208,7 +208,8 @@ def load_source(arguments: EncoderArguments, head: Head) -> tuple[str, PreTraine
 
 def check_tokenizer(name: str, tokenizer: PreTrainedTokenizerBase, vocab_size: int | None) -> None:
     """Raise a `ValueError` if a tokenizer knows no words, cannot pad, or has more ids than the encoder."""
-    if len(tokenizer) <= len(tokenizer.all_special_ids):
+    spells = hasattr(tokenizer, "max_characters")  # ELMo's, which needs no words
+    if len(tokenizer) <= len(tokenizer.all_special_ids) and not spells:
         raise ValueError(f"{name}: holds no tokenizer (tokenizer.json is looked for); save it beside the model.")
     if tokenizer.pad_token is None:
         raise ValueError(f"{name}: the tokenizer has no padding token, so texts cannot be batched.")
