@@ -315,3 +315,17 @@ class TestTraining:
 
 def collate(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     return dict(elmo_tokenizer().pad(rows, return_tensors="pt"))
+
+
+def test_continues_from_a_model_without_words(tmp_path: Path) -> None:
+    # As converted original weights are: they hold neither a softmax nor a vocabulary.
+    bare, tokenizer = tiny_elmo(), elmo_tokenizer()
+    bare.save_pretrained(tmp_path)
+    model, info = ElmoForPreTraining.from_pretrained(
+        tmp_path, vocab_size=tokenizer.vocab_size, output_loading_info=True
+    )
+    assert info["missing_keys"] == {"softmax.weight", "softmax.bias"}
+    assert_same(model.elmo.state_dict(), bare.state_dict())
+    assert model(**lm_batch()).loss.isfinite()
+    with pytest.raises(ValueError, match="vocab_size=None"):
+        ElmoForPreTraining.from_pretrained(tmp_path)
