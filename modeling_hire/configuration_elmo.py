@@ -119,7 +119,11 @@ class ElmoConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         if self.filters is None:
             self.filters = [list(pair) for pair in ORIGINAL_FILTERS]
-        kwargs.pop("hidden_size", None)  # derived, and only written for the reader
+        width = kwargs.pop("hidden_size", None)  # derived, and only written for the reader
+        if width is not None and width != 2 * self.projection_size:
+            raise ValueError(
+                f"hidden_size={width!r}: allowed is twice projection_size={self.projection_size!r}, which sets it."
+            )
         own = [field.name for field in fields(self) if field.name not in config_field_names(PreTrainedConfig)]
         for name in kwargs:
             if not hasattr(type(self), name) and difflib.get_close_matches(name, own, n=1, cutoff=0.85):

@@ -32,6 +32,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"softmax": "ful"}, "softmax='ful': .* Did you mean 'full'"),
     ({"softmax": "sampled", "vocab_size": 99}, "num_sampled_words=8192: allowed is a number below vocab_size=99"),
     ({"num_labels": 0}, "num_labels=0"),
+    ({"hidden_size": 64}, "hidden_size=64: allowed is twice projection_size=6, which sets it"),
     ({"cell_cilp": 3.0}, "ElmoConfig has no field 'cell_cilp'. Did you mean 'cell_clip'"),
 ]
 
@@ -59,6 +60,7 @@ def test_survives_saving(tmp_path: Path) -> None:
     again = ElmoConfig.from_pretrained(tmp_path)
     assert again.to_dict() == config.to_dict()
     assert again.hidden_size == 12 and again.filters == SIZES["filters"]
+    assert ElmoConfig.from_pretrained(tmp_path, projection_size=5).hidden_size == 10
 
 
 def test_original_sizes() -> None:
