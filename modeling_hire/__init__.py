@@ -10,12 +10,15 @@ from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
     AutoModelForMultipleChoice,
+    AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
+    AutoTokenizer,
 )
 
 from .configuration_duplicated import BertWithDuplicatedLayersConfig
+from .configuration_elmo import ElmoConfig
 from .configuration_hire import HireConfig, RobertaHireConfig
 from .configuration_layer_attn_pool import LayerAttnPoolConfig
 from .configuration_layerwise import LayerwiseConfig
@@ -26,6 +29,7 @@ from .modeling_duplicated import (
     BertWithDuplicatedLayersForQuestionAnswering,
     BertWithDuplicatedLayersForSequenceClassification,
 )
+from .modeling_elmo import ElmoForPreTraining, ElmoForSequenceClassification, ElmoModel
 from .modeling_hire import (
     HireForMultipleChoice,
     HireForQuestionAnswering,
@@ -38,6 +42,7 @@ from .modeling_hire import (
 from .modeling_layer_attn_pool import LayerAttnPoolEncoder
 from .modeling_layerwise import LayerwisePreTrainedModel
 from .modeling_multi_task import MultiTaskModel
+from .tokenization_elmo import ElmoTokenizer
 
 
 __version__ = "0.1.0"
@@ -61,7 +66,14 @@ _LAZY = {
     "to_sentence_transformer": "hub",
 }
 
-for _config in (HireConfig, RobertaHireConfig, BertWithDuplicatedLayersConfig, LayerAttnPoolConfig, MultiTaskConfig):
+for _config in (
+    HireConfig,
+    RobertaHireConfig,
+    BertWithDuplicatedLayersConfig,
+    LayerAttnPoolConfig,
+    MultiTaskConfig,
+    ElmoConfig,
+):
     AutoConfig.register(_config.model_type, _config)
 AutoModel.register(HireConfig, HireModel)
 AutoModel.register(RobertaHireConfig, RobertaHireModel)
@@ -72,6 +84,10 @@ AutoModelForQuestionAnswering.register(HireConfig, HireForQuestionAnswering)
 AutoModelForMultipleChoice.register(HireConfig, HireForMultipleChoice)
 AutoModel.register(LayerAttnPoolConfig, LayerAttnPoolEncoder)
 AutoModel.register(MultiTaskConfig, MultiTaskModel)
+AutoModel.register(ElmoConfig, ElmoModel)
+AutoModelForPreTraining.register(ElmoConfig, ElmoForPreTraining)
+AutoModelForSequenceClassification.register(ElmoConfig, ElmoForSequenceClassification)
+AutoTokenizer.register(ElmoConfig, slow_tokenizer_class=ElmoTokenizer)
 AutoModel.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayers)
 AutoModelForMaskedLM.register(BertWithDuplicatedLayersConfig, BertWithDuplicatedLayersForMaskedLM)
 AutoModelForSequenceClassification.register(
@@ -85,6 +101,11 @@ __all__ = [
     "BertWithDuplicatedLayersForMaskedLM",
     "BertWithDuplicatedLayersForQuestionAnswering",
     "BertWithDuplicatedLayersForSequenceClassification",
+    "ElmoConfig",
+    "ElmoForPreTraining",
+    "ElmoForSequenceClassification",
+    "ElmoModel",
+    "ElmoTokenizer",
     "HireConfig",
     "HireForMultipleChoice",
     "HireForQuestionAnswering",
