@@ -15,7 +15,7 @@ import pytest
 import torch
 from tiny_encoders import tiny_encoder_config
 from tiny_models import assert_same, tiny_batch, tiny_tokenizer
-from tiny_sentence_encoders import saved, sentence_model, tokenizer_with
+from tiny_sentence_encoders import close, saved, sentence_model, tokenizer_with
 from transformers import AutoModel, AutoTokenizer, BertModel, pipeline
 
 from modeling_hire import LayerAttnPoolEncoder, save_detached
@@ -43,10 +43,6 @@ def plainly_pooled(model: LayerAttnPoolEncoder, pooling: str, texts: list[str]) 
             state = model.encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
             pooled.append(state[place] if pooling == "cls" else state.mean(dim=0))
     return torch.stack(pooled).numpy()
-
-
-def close(actual: Any, expected: Any, atol: float = 1e-5) -> bool:
-    return np.shape(actual) == np.shape(expected) and np.abs(np.asarray(actual) - np.asarray(expected)).max() <= atol
 
 
 class TestDetachPooler:

@@ -13,16 +13,11 @@ import pytest
 import torch
 from tiny_embedders import minilm_folder
 from tiny_models import tiny_tokenizer
-from tiny_sentence_encoders import embed_alone, saved, sentence_model
+from tiny_sentence_encoders import close, embed_alone, saved, sentence_model, texts_of_many_lengths
 from transformers import PreTrainedTokenizerFast
 
 from modeling_hire import LayerAttnPoolEncoder
 from modeling_hire.modeling_text_encoding import SORTED_BATCHES
-
-
-def texts_of_many_lengths(count: int = 23) -> list[str]:
-    numbers = random.Random(0)
-    return [" ".join(f"w{numbers.randrange(90)}" for _ in range(numbers.randint(1, 20))) for _ in range(count)]
 
 
 TEXTS = texts_of_many_lengths()
@@ -42,10 +37,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LayerAttnPoolEncoder:
 def expected(model: LayerAttnPoolEncoder, tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """Every text by itself, without padding."""
     return embed_alone(model, tokenizer, TEXTS).numpy()
-
-
-def close(actual: Any, expected: Any, atol: float = 1e-5) -> bool:
-    return np.shape(actual) == np.shape(expected) and np.abs(np.asarray(actual) - np.asarray(expected)).max() <= atol
 
 
 class TestSignature:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import shutil
 from pathlib import Path
@@ -12,15 +11,10 @@ import numpy as np
 import pytest
 import torch
 from tiny_models import tiny_tokenizer
-from tiny_sentence_encoders import embed_alone, saved, sentence_model, tokenizer_with
+from tiny_sentence_encoders import close, embed_alone, saved, sentence_model, texts_of_many_lengths, tokenizer_with
 from transformers import PreTrainedTokenizerFast
 
 from modeling_hire import LayerAttnPoolEncoder
-
-
-def texts_of_many_lengths(count: int = 23) -> list[str]:
-    numbers = random.Random(0)
-    return [" ".join(f"w{numbers.randrange(90)}" for _ in range(numbers.randint(1, 20))) for _ in range(count)]
 
 
 TEXTS = texts_of_many_lengths()
@@ -40,10 +34,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LayerAttnPoolEncoder:
 def expected(model: LayerAttnPoolEncoder, tokenizer: PreTrainedTokenizerFast) -> np.ndarray:
     """Every text by itself, without padding."""
     return embed_alone(model, tokenizer, TEXTS).numpy()
-
-
-def close(actual: Any, expected: Any, atol: float = 1e-5) -> bool:
-    return np.shape(actual) == np.shape(expected) and np.abs(np.asarray(actual) - np.asarray(expected)).max() <= atol
 
 
 class TestTokenizer:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tiny_encoders import tiny_encoder_config
 from tiny_models import enliven, tiny_tokenizer
-from tiny_sentence_encoders import SETTINGS, saved, sentence_model, tokenizer_with
+from tiny_sentence_encoders import SETTINGS, close, saved, sentence_model, tokenizer_with
 from transformers import AutoModel, AutoTokenizer, pipeline
 
 from modeling_hire import LayerAttnPoolEncoder, save_detached, to_sentence_transformer
@@ -26,10 +26,6 @@ OTHER_FILES = {"modules.json", "sentence_bert_config.json", "config_sentence_tra
 
 def files(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".py"}
-
-
-def close(actual: Any, expected: Any, atol: float = 1e-5) -> bool:
-    return np.shape(actual) == np.shape(expected) and np.abs(np.asarray(actual) - np.asarray(expected)).max() <= atol
 
 
 class TestFolder:

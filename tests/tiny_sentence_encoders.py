@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from tiny_encoders import tiny_encoder_config
 from tiny_models import enliven, tiny_tokenizer
@@ -81,3 +83,14 @@ def tokenizer_with(template: str | None = "[CLS] $A [SEP]", **settings: Any) -> 
     for name, value in settings.items():
         setattr(tokenizer, name, value)
     return tokenizer
+
+
+def texts_of_many_lengths(count: int = 23) -> list[str]:
+    """Texts of one to twenty words, in no order."""
+    numbers = random.Random(0)
+    return [" ".join(f"w{numbers.randrange(90)}" for _ in range(numbers.randint(1, 20))) for _ in range(count)]
+
+
+def close(actual: Any, expected: Any, atol: float = 1e-5) -> bool:
+    """Whether both have one shape and the same numbers, up to the tolerance."""
+    return np.shape(actual) == np.shape(expected) and np.abs(np.asarray(actual) - np.asarray(expected)).max() <= atol
