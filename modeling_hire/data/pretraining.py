@@ -234,6 +234,7 @@ class Frame:
         self.around = [
             list(zip(ids[e:p], types[e:p], strict=True)) for e, p in zip(ends, [*places, None], strict=True)
         ]
+        self.length_ahead = len(self.around[0])
         self.types = [types[place] for place in places]
         self.has_types = "token_type_ids" in framed
 

@@ -12,6 +12,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -26,6 +27,7 @@ from ..configuration_layerwise import LayerwiseConfig
 from ..duplication import duplicate_layers
 from ..hub import PACKAGED_ENCODERS, peft_modules
 from ..modeling_duplicated import (
+    BertWithDuplicatedLayersForMaskedLM,
     BertWithDuplicatedLayersForQuestionAnswering,
     BertWithDuplicatedLayersForSequenceClassification,
 )
@@ -42,7 +44,7 @@ class Head:
 
     Args:
         auto_class: loads the plain model, and checkpoints of this library.
-        wrapping_class: what goes around an encoder: HIRE with this head, or a sentence encoder.
+        wrapping_class: what goes around an encoder, if anything does: HIRE with this head, a sentence encoder, ...
         roberta_hire_class: the variant of HIRE for RoBERTa-like encoders, if there is one.
         tied_bert_class: BERT with this head whose duplicated layers are tied, if there is one.
         own_types: model types of this library's checkpoints that have this head; others are refused.
@@ -51,7 +53,7 @@ class Head:
     """
 
     auto_class: Any
-    wrapping_class: type[PreTrainedModel]
+    wrapping_class: type[PreTrainedModel] | None
     roberta_hire_class: type[PreTrainedModel] | None
     tied_bert_class: type[PreTrainedModel] | None
     own_types: tuple[str, ...]
@@ -101,7 +103,16 @@ MULTI_TASK = Head(
     peft_type="FEATURE_EXTRACTION",
     pipeline="fill-mask",
 )
-HEADS = (SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING, EMBEDDING, MULTI_TASK)
+MASKED_LM = Head(
+    auto_class=AutoModelForMaskedLM,
+    wrapping_class=None,
+    roberta_hire_class=None,
+    tied_bert_class=BertWithDuplicatedLayersForMaskedLM,
+    own_types=("bert_with_duplicated_layers",),
+    peft_type="FEATURE_EXTRACTION",
+    pipeline="fill-mask",
+)
+HEADS = (SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING, EMBEDDING, MULTI_TASK, MASKED_LM)
 OWN_TYPES = {kind for head in HEADS for kind in head.own_types}
 
 
