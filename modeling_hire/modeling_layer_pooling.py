@@ -106,7 +106,7 @@ class LayerAttention(nn.Module):
         if kind == "rrelu" and self.training:
             # As functional.rrelu, whose loop over the elements costs a CPU half as much as the projection itself.
             slopes = projected.new_empty(projected.shape).uniform_(LOWER, UPPER)
-            return projected * torch.maximum(slopes, (projected > 0).to(slopes.dtype))
+            return projected * slopes.clamp_(min=projected.detach().sign())  # 1 above zero
         if kind in ("rrelu", "leaky"):
             return functional.leaky_relu(projected, MEAN_SLOPE)
         return functional.relu(projected) if kind == "relu" else projected
