@@ -42,7 +42,8 @@ class MetaTask:
     >>> from modeling_hire import MetaTask
 
     >>> def collate(rows):
-    ...     return {"input_ids": torch.tensor([[2, row, 3] for row in rows]), "labels": {"odd": torch.tensor(rows) % 2}}
+    ...     input_ids = torch.tensor([[2, row, 3] for row in rows])
+    ...     return {"input_ids": input_ids, "labels": {"odd": input_ids[:, 1] % 2}}
     >>> task = MetaTask("odd", range(10, 20), collate)
     >>> task.collator([task.dataset[0], task.dataset[3]])["labels"]["odd"].tolist()
     [0, 1]
