@@ -9,6 +9,7 @@ Four parts, each with a table; all of it goes to the JSON file. Within a measure
 
 - `head`: the pooling head alone, 13 layers of width 768, batch 192, against the loop over queries (`loop_pooling.py`)
   with the same weights: forward in evaluation, forward in training (with the graph), and forward and backward.
+  `products` is how many times more multiplications the loop has.
 - `encode`: texts a second of `encode` with layer attention, and with the mean of the last layer, against
   `SentenceTransformer.encode` with mean pooling: same encoder, same sentences, same batch size.
 - `memory`: live tensor bytes of `encode` with layer attention against the encoder alone, and against the encoder
@@ -260,9 +261,10 @@ def targets(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def print_parts(report: dict[str, Any]) -> None:
     if "head" in report:
-        columns = ("mode", "loop ms", "ours ms", "faster x", "(median)", "loop MiB", "ours MiB")
-        fields = ("loop_seconds", "ours_seconds", "speed_up", "speed_up_median", "loop_peak_bytes", "ours_peak_bytes")
-        scales = (1e3, 1e3, 1, 1, 1 / MIB, 1 / MIB)
+        columns = ("mode", "loop ms", "ours ms", "faster x", "(median)", "products x", "loop MiB", "ours MiB")
+        fields = ("loop_seconds", "ours_seconds", "speed_up", "speed_up_median", "products")
+        fields += ("loop_peak_bytes", "ours_peak_bytes")
+        scales = (1e3, 1e3, 1, 1, 1, 1 / MIB, 1 / MIB)
         rows = [
             (row["mode"], *(row[field] * scale for field, scale in zip(fields, scales, strict=True)))
             for row in report["head"]
