@@ -20,6 +20,8 @@ from modeling_hire.training.meta_trainer import losses_of
 
 pytestmark = pytest.mark.slow
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+# Adam would turn the rounding of a gradient that is zero, such as that of a key's bias, into a step of full size.
+PLAIN = {"max_steps": 2, "optim": "sgd"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "first order": {},
     "second order": {"order": 2},
@@ -37,7 +39,7 @@ def train(folder: Path, **overrides: Any) -> dict[str, torch.Tensor]:
     for head in model.heads.values():
         if hasattr(head, "dropout"):
             head.dropout.p = 0.0
-    trainer = MetaPretrainer(model, tiny_arguments(folder, **({"max_steps": 2} | overrides)), tiny_tasks())
+    trainer = MetaPretrainer(model, tiny_arguments(folder, **(PLAIN | overrides)), tiny_tasks())
     trainer.train()
     return {
         name: value.clone() for name, value in trainer.accelerator.unwrap_model(trainer.model).state_dict().items()
