@@ -55,8 +55,6 @@ def test_against_one_text_at_a_time(texts: tuple[Sequence[str], ...]) -> None:
         found = predictions(pairs, *texts, batch_size=batch_size)
         for one, other in zip(found, expected, strict=True):
             assert one == pytest.approx(other, abs=1e-5)
-    largest = [max(row, key=row.get) for row in expected]
-    assert len(set(largest)) > 1, "the texts should not all be of one class"
 
 
 def test_order_of_members_and_texts_does_not_matter() -> None:
