@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -212,8 +213,10 @@ def save_detached(
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON for people to read."""
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+    """Write a JSON file whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(content, indent=2, sort_keys=False) + "\n", encoding="utf-8")
+    os.replace(partial, path)
 
 
 def write_model_card(

@@ -24,7 +24,7 @@ from .modeling_hire_layers import (
     Score,
 )
 from .modeling_hire_outputs import HireModelOutput, HireQuestionAnsweringOutput, HireTaskOutput
-from .modeling_inputs import at_least_single, check_mask, check_tokens, choose_states
+from .modeling_inputs import asked_for, at_least_single, check_mask, check_tokens, encoder_inputs, kept_states
 from .modeling_layerwise import LayerwisePreTrainedModel
 from .modeling_losses import class_loss, sequence_loss, span_loss
 
@@ -111,23 +111,10 @@ class HireModel(HirePreTrainedModel):
             ValueError: for inputs or a mask of another shape, a hidden state that does not exist, or an encoder that
                 cannot be read by layer.
         """
-        named = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        inputs = {name: value for name, value in named.items() if value is not None} | kwargs
+        inputs = encoder_inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds) | kwargs
         packing = self._packing(input_ids, inputs_embeds, attention_mask)
-        config, encoded = self.config, None
-        keep = choose_states(
-            config.output_hidden_states if output_hidden_states is None else output_hidden_states,
-            config.num_executed_layers + 1,
-        )
-        attend = inputs.get("output_attentions", config.output_attentions or config.encoder_config.output_attentions)
-        if attend:
-            inputs["output_attentions"] = True
+        encoded = None
+        keep, attend = asked_for(self.config, output_hidden_states, inputs)
         streamed = self._stream(packing, inputs) if not (keep or attend) and self._should_stream(packing) else None
         if streamed is None:
             encoded = self.read_layers(**inputs)
@@ -137,9 +124,7 @@ class HireModel(HirePreTrainedModel):
         return HireModelOutput(
             last_hidden_state=fused,
             layer_weights=weights if output_layer_weights else None,
-            hidden_states=(
-                tuple(state if i in keep else None for i, state in enumerate(encoded.hidden_states)) if keep else None
-            ),
+            hidden_states=kept_states(encoded.hidden_states, keep) if keep else None,
             attentions=getattr(encoded, "attentions", None),
         )
 

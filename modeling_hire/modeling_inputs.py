@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from transformers import PreTrainedConfig
 
 
 def check_tokens(input_ids: torch.Tensor | None, inputs_embeds: torch.Tensor | None, *axes: str) -> torch.Tensor:
@@ -30,6 +33,43 @@ def choose_states(which: bool | int | list[int] | None, count: int) -> set[int]:
             f"output_hidden_states={which!r}: allowed is True, False, or indices from {-count} to {count - 1}."
         )
     return {index % count for index in indices}
+
+
+def asked_for(
+    config: PreTrainedConfig, output_hidden_states: bool | int | list[int] | None, inputs: dict[str, Any]
+) -> tuple[set[int], bool]:
+    """Which hidden states a call is to return, and whether attentions; what it leaves open, the configuration decides.
+
+    `inputs`, of the encoder, are made to ask for attentions too.
+    """
+    which = config.output_hidden_states if output_hidden_states is None else output_hidden_states
+    attend = inputs.get("output_attentions", config.output_attentions or config.encoder_config.output_attentions)
+    if attend:
+        inputs["output_attentions"] = True
+    return choose_states(which, config.num_executed_layers + 1), bool(attend)
+
+
+def kept_states(states: tuple[torch.Tensor, ...], keep: set[int]) -> tuple[torch.Tensor | None, ...]:
+    """The hidden states to return, `None` in place of the others."""
+    return tuple(state if index in keep else None for index, state in enumerate(states))
+
+
+def encoder_inputs(
+    input_ids: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+    token_type_ids: torch.Tensor | None,
+    position_ids: torch.Tensor | None,
+    inputs_embeds: torch.Tensor | None,
+) -> dict[str, torch.Tensor]:
+    """By name what is given: not every encoder takes all of these."""
+    named = {
+        "input_ids": input_ids,
+        "attention_mask": attention_mask,
+        "token_type_ids": token_type_ids,
+        "position_ids": position_ids,
+        "inputs_embeds": inputs_embeds,
+    }
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def check_mask(attention_mask: torch.Tensor, tokens: torch.Tensor) -> None:

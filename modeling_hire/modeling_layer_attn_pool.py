@@ -22,7 +22,7 @@ from transformers.utils.hub import resolve_revision
 
 from .configuration_layer_attn_pool import DETACHED, LayerAttnPoolConfig
 from .configuration_layerwise import check_choice, is_integer
-from .modeling_inputs import check_mask, check_tokens, choose_states
+from .modeling_inputs import asked_for, check_mask, check_tokens, encoder_inputs, kept_states
 from .modeling_layer_pooling import LayerPooler, LayerSummary
 from .modeling_layerwise import HUB_KEYWORDS, LayerwisePreTrainedModel, first_row
 from .modeling_text_encoding import (
@@ -154,22 +154,10 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
         tokens = check_tokens(input_ids, inputs_embeds, "batch", "tokens")
         if attention_mask is not None:
             check_mask(attention_mask, tokens)
-        named = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        inputs = {name: value for name, value in named.items() if value is not None} | kwargs
+        inputs = encoder_inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds) | kwargs
         config = self.config
         count = config.num_executed_layers + 1
-        keep = choose_states(
-            config.output_hidden_states if output_hidden_states is None else output_hidden_states, count
-        )
-        attend = inputs.get("output_attentions", config.output_attentions or config.encoder_config.output_attentions)
-        if attend:
-            inputs["output_attentions"] = True
+        keep, attend = asked_for(config, output_hidden_states, inputs)
         detached = config.detach_at_inference is not None and not self.training
         layers = [count - 1] if detached else config.layer_indices
         summary, encoded, last = LayerSummary(attention_mask, config.cls_position), None, None
@@ -185,9 +173,7 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
             last_hidden_state=last,
             pooler_output=embeddings,
             layer_weights=weights if output_layer_weights else None,
-            hidden_states=(
-                tuple(state if i in keep else None for i, state in enumerate(encoded.hidden_states)) if keep else None
-            ),
+            hidden_states=kept_states(encoded.hidden_states, keep) if keep else None,
             attentions=getattr(encoded, "attentions", None),
         )
 

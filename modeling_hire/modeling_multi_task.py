@@ -15,7 +15,7 @@ from transformers.activations import ACT2FN
 from transformers.utils import ModelOutput, can_return_tuple
 
 from .configuration_multi_task import MultiTaskConfig
-from .modeling_inputs import at_least_single, check_tokens
+from .modeling_inputs import at_least_single, check_tokens, encoder_inputs
 from .modeling_layerwise import LayerwisePreTrainedModel
 from .modeling_losses import class_loss
 
@@ -148,14 +148,7 @@ class MultiTaskModel(LayerwisePreTrainedModel):
         unknown = [name for name in (*wanted, *(labels or ())) if name not in self.heads]
         if unknown:
             raise ValueError(f"task {unknown[0]!r}: this model has {', '.join(map(repr, self.heads))}.")
-        named = {
-            "input_ids": input_ids,
-            "attention_mask": attention_mask,
-            "token_type_ids": token_type_ids,
-            "position_ids": position_ids,
-            "inputs_embeds": inputs_embeds,
-        }
-        inputs = {name: value for name, value in named.items() if value is not None} | kwargs
+        inputs = encoder_inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds) | kwargs
         encoded = self.encoder(**inputs, return_dict=True)
         states = encoded.last_hidden_state
         losses = {name: self._loss(name, states, values) for name, values in (labels or {}).items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 from test_contrastive_trainer import Watch
-from test_distributed import REPOSITORY, environment, free_port
 from tiny_contrastive import ALONE, QUICK, STILL, contrastive, data_flags, same_runs, trainer_of, write_data
 from tiny_models import assert_same
+from tiny_processes import REPOSITORY, environment, free_port, run_together
 from tiny_runs import NO_DROPOUT, killed_at, save_encoder, weights
 
 from modeling_hire.configuration_layer_attn_pool import POOLERS
@@ -72,10 +71,8 @@ def first_gradients(base: Path, output: Path, case: str, size: int, steps: int =
     return {name.removeprefix("module."): value for name, value in watch.gradients.items()}
 
 
-def work(rank: int, world: int, port: int, base: Path, output: Path) -> None:
+def work(rank: int, base: Path, output: Path) -> None:
     """What each of the processes does, one after the other."""
-    os.environ |= environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    torch.set_num_threads(1)
     for case in CASES:
         torch.save(first_gradients(base, output / "unused", case, size=4), output / f"{case}-{rank}.pt")
     for cache in ("whole", "cached"):
@@ -87,20 +84,13 @@ def work(rank: int, world: int, port: int, base: Path, output: Path) -> None:
     with killed_at(5):  # inside the second of two epochs of three steps
         contrastive(output / "killed", *flags)
     contrastive(output / "killed", *flags, "--resume", "true")
-    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def both(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes have left."""
     output = tmp_path_factory.mktemp("both")
-    context = torch.multiprocessing.spawn(work, (2, free_port(), base, output), nprocs=2, join=False)
-    try:
-        while not context.join(timeout=500):
-            pass
-    finally:
-        for process in context.processes:
-            process.kill()
+    run_together(work, base, output)
     return output
 
 

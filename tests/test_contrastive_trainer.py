@@ -329,6 +329,15 @@ def test_the_word_head_stays_behind(base: Path, tmp_path: Path) -> None:
     assert left.keys() == first.keys() - head
 
 
+def test_masked_words_of_narrow_embeddings(base: Path, tmp_path: Path) -> None:
+    """ALBERT's word embeddings are narrower than its hidden states."""
+    save_encoder(tmp_path / "albert", "albert")
+    flags = (*lively(base), *ALONE, "--encoder", tmp_path / "albert", "--mlm_weight", "1", "--max_steps", 1)
+    trainer = trainer_of(tmp_path / "run", *flags)
+    assert trainer.model.word_head.dense.weight.shape == (16, 32)
+    trainer.train()
+
+
 def test_another_trainer_can_go_on(base: Path, tmp_path: Path) -> None:
     """Without the word head a model can go on in another trainer."""
     trainer = trainer_of(tmp_path / "run", *lively(base), *ALONE, "--mlm_weight", "1", "--max_steps", 1)

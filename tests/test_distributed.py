@@ -7,8 +7,6 @@ such a step is not that of one process. The data here fills every step.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 from tiny_models import assert_same, gradients
+from tiny_processes import REPOSITORY, environment, free_port, run_together
 from tiny_runs import NO_DROPOUT, QUICK, glue, killed_at, prepared, same_runs, save_encoder, weights, write_task
 from transformers import TrainerCallback
 
 
-REPOSITORY = Path(__file__).resolve().parents[1]
 pytestmark = pytest.mark.slow
 TASKS = [(task, model) for task in ("cola", "stsb") for model in ("hire", "last")]
 STEPS = ("--eval_strategy", "steps", "--save_strategy", "steps", "--eval_steps", "3", "--save_steps", "3")
@@ -39,17 +37,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def flags_of(base: Path, task: str = "cola", model: str = "hire") -> tuple[Any, ...]:
     still = ("--hire_dropout", 0, "--preset", "paper-half") if model == "hire" else ("--model", "last")
     return ("--encoder", base / "still", "--dataset_dir", base / "data", "--task", task, *still)
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def environment(**more: Any) -> dict[str, str]:
-    more |= {"HF_HUB_OFFLINE": 1, "OMP_NUM_THREADS": 1, "GLOO_SOCKET_IFNAME": "lo"}
-    return {name: str(value) for name, value in {**os.environ, **more}.items()}
 
 
 class Look(TrainerCallback):
@@ -78,10 +65,8 @@ def first_gradients(base: Path, output: Path, task: str, model: str, size: int, 
     return look.gradients
 
 
-def work(rank: int, world: int, port: int, base: Path, output: Path) -> None:
+def work(rank: int, base: Path, output: Path) -> None:
     """What each of the processes does, one after the other."""
-    os.environ |= environment(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=world, MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
-    torch.set_num_threads(1)
     for task, model in TASKS:
         found = first_gradients(base, output / "unused", task, model, size=4, steps=2)
         torch.save(found, output / f"{task}-{model}-{rank}.pt")
@@ -90,20 +75,13 @@ def work(rank: int, world: int, port: int, base: Path, output: Path) -> None:
     with killed_at(13):  # inside the second of two epochs of eight steps
         glue(output / "killed", *flags)
     glue(output / "killed", *flags, "--resume", "true")
-    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def both(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes have left."""
     output = tmp_path_factory.mktemp("both")
-    context = torch.multiprocessing.spawn(work, (2, free_port(), base, output), nprocs=2, join=False)
-    try:
-        while not context.join(timeout=500):
-            pass
-    finally:
-        for process in context.processes:
-            process.kill()
+    run_together(work, base, output)
     return output
 
 

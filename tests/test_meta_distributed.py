@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.multiprocessing as multiprocessing
 from tiny_meta import tiny_arguments, tiny_inputs, tiny_multi_task, tiny_tasks
+from tiny_processes import run_together
 from torch import nn
 
 from modeling_hire import MetaPretrainer
@@ -72,12 +70,7 @@ def sharded_model() -> nn.Module:
     return tiny_multi_task(tasks={"nli": {"kind": "classification", "labels": ["yes", "no"]}}, **STILL).eval()
 
 
-def work(rank: int, port: int, folder: Path) -> None:
-    os.environ |= {
-        **{"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"},
-        **{"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo", "HF_HUB_OFFLINE": "1"},
-    }
-    torch.set_num_threads(1)
+def work(rank: int, folder: Path) -> None:
     for name, overrides in SETTINGS.items():
         torch.save(train(folder / "out", **overrides), folder / f"{name}-{rank}.pt")
     from torch.distributed.device_mesh import init_device_mesh
@@ -91,17 +84,13 @@ def work(rank: int, port: int, folder: Path) -> None:
     torch.save(sharded_episode(model, rank), folder / f"sharded-{rank}.pt")
     after = [parameter.full_tensor() for parameter in model.parameters()]
     assert all(torch.equal(*pair) for pair in zip(before, after, strict=True))
-    torch.distributed.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One start of the processes for all."""
     folder = tmp_path_factory.mktemp("meta")
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    multiprocessing.spawn(work, (port, folder), nprocs=2)
+    run_together(work, folder)
     return folder
 
 

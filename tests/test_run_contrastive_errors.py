@@ -209,12 +209,6 @@ def test_no_mask_token(flags: tuple[Any, ...], tmp_path: Path, output: Path) -> 
     check(message, ("mlm_weight=0.1", "no mask token"))
 
 
-def test_narrow_word_embeddings(flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:
-    save_encoder(tmp_path / "encoder", "albert")
-    message = refused(output, *flags, "--encoder", tmp_path / "encoder", "--mlm_weight", "0.1")
-    check(message, ("mlm_weight=0.1", "16 wide", "32"))
-
-
 def test_settings_of_a_saved_model(base: Path, flags: tuple[Any, ...], tmp_path: Path, output: Path) -> None:
     contrastive(tmp_path / "saved", *flags, *ALONE, "--max_steps", 1)
     saved = ("--model", tmp_path / "saved", *flags[2:])

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_distributed import REPOSITORY, environment, free_port
 from tiny_models import assert_same
+from tiny_processes import REPOSITORY, environment, free_port
 from tiny_runs import NO_DROPOUT, weights
 from tiny_squad import QUICK, save_encoder, squad, write_folder
 

@@ -12,7 +12,7 @@ import torch
 
 from ..configuration_layer_plans import parse_plan
 from ..data.preprocessing import usable_max_length
-from ..training.results import write_json
+from ..hub import write_json
 from .reconstruction import ReconstructionProbe
 from .reconstruction_arguments import ProbeArguments
 from .reconstruction_loading import load_masked_lm, read_texts

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..configuration_layer_plans import is_integer
-from ..hub import PACKAGED_ENCODERS
-from ..training.results import write_json
+from ..hub import PACKAGED_ENCODERS, write_json
 from ..training.yaml_arguments import YamlArgumentParser
 from .embedders import Embedder, load_embedder
 

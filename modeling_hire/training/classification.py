@@ -133,9 +133,6 @@ class Classification(TrainingTask):
     def write(self, folder: Path, split: str, decoded: np.ndarray) -> list[Path]:
         return [write_submission(folder, self.spec, split, self.data.test[split]["idx"], decoded)]
 
-    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
-        """Nothing: GLUE's files are for rows whose labels are hidden."""
-
     def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, list[str] | None]:
         labels = np.asarray(self.evaluation[split].select(rows)["label"])
         return labels, None if self.spec.is_regression else list(config.id2label.values())

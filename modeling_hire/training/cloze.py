@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import EvalPrediction, PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..data.cloze import CHOICES, LEVELS, ClozeArguments, ClozeCollator, encode_passages, load_cloze, split_labels
 from ..data.preprocessing import usable_max_length
@@ -35,9 +34,6 @@ class MaskedLMArguments(EncoderArguments):
         default="last", metadata={"help": "'last' (the encoder's own head), or a saved checkpoint to go on from."}
     )
 
-    def config_overrides(self) -> dict[str, Any]:
-        return {}
-
 
 @dataclass
 class ClozeRunArguments(RunArguments):
@@ -48,6 +44,11 @@ class ClozeRunArguments(RunArguments):
     learning_rate: float = field(default=1e-5, metadata={"help": "Peak learning rate of AdamW."})
     num_train_epochs: float = field(default=3.0, metadata={"help": "Passes over the training data."})
     remove_unused_columns: bool | None = field(default=False, metadata={"help": "Must stay False here."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_smoothing_factor != 0:
+            raise ValueError(f"label_smoothing_factor={self.label_smoothing_factor!r}: allowed is 0 for cloze tests.")
 
 
 class ClozeTrainer(LayerwiseTrainer):
@@ -140,15 +141,8 @@ class Cloze(TrainingTask):
         self.train = encoded.pop("train", None)
         self.evaluation = {split: sort_by_length(rows)[0] for split, rows in encoded.items()}
 
-    def config_labels(self) -> dict[str, Any]:
-        return {}
-
     def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> Callable[[list], dict]:
         return ClozeCollator(tokenizer, pad_to_multiple_of)
-
-    def loss(self, model: nn.Module, arguments: RunArguments, is_plain: bool) -> None:
-        """The trainer's own."""
-        return None
 
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         labels = np.asarray(prediction.label_ids)
@@ -163,25 +157,6 @@ class Cloze(TrainingTask):
     def baseline(self) -> dict[str, dict[str, float]]:
         """What guessing gives."""
         return {split: dict.fromkeys(self.metric_names, 1 / CHOICES) for split in self.evaluation}
-
-    def decode(self, split: str, predictions: Any) -> Any:
-        """There are no splits without answers."""
-        raise NotImplementedError
-
-    def write(self, folder: Path, split: str, decoded: Any) -> list[Path]:
-        """There are no splits without answers."""
-        raise NotImplementedError
-
-    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
-        """Nothing: numbers of options are of use to nobody."""
-
-    def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, None]:
-        """There is no layer picture."""
-        raise NotImplementedError
-
-    def check_model(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RunArguments) -> None:
-        if arguments.label_smoothing_factor != 0:
-            raise ValueError(f"label_smoothing_factor={arguments.label_smoothing_factor!r}: allowed is 0 here.")
 
     def partial_splits(self) -> dict[str, int]:
         cap = self.data_arguments.max_eval_samples

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_layer_attn_pool import TRAINED_POOLERS
@@ -92,9 +91,6 @@ class SentenceEmbedding(TrainingTask):
         # The first split is the one that chooses checkpoints: a test split comes after it, if there is one.
         self.evaluation = encoded.evaluation | encoded.test
 
-    def config_labels(self) -> dict[str, Any]:
-        return {}
-
     def check_model(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: ContrastiveTrainingArguments
     ) -> None:
@@ -119,26 +115,8 @@ class SentenceEmbedding(TrainingTask):
     def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> Callable[[list], dict]:
         return ContrastiveCollator(tokenizer, pad_to_multiple_of)
 
-    def loss(self, model: nn.Module, arguments: Any, is_plain: bool) -> None:
-        """The trainer's own."""
-        return None
-
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         return similarity_metrics(prediction.predictions, prediction.label_ids)
-
-    def baseline(self) -> dict[str, dict[str, float]]:
-        return {}
-
-    def decode(self, split: str, predictions: Any) -> Any:
-        """There are no splits without scores."""
-        raise NotImplementedError
-
-    def write(self, folder: Path, split: str, decoded: Any) -> list[Path]:
-        """There are no splits without scores."""
-        raise NotImplementedError
-
-    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
-        """Nothing: the similarities of a development set are of no use to anyone."""
 
     def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, None]:
         return np.asarray(self.evaluation[split].select(rows)["labels"]), None

@@ -26,12 +26,11 @@ from ..evaluation.ensembles import EnsembleForQuestionAnswering, EnsembleForSequ
 from ..evaluation.glue import build_compute_metrics, predicted_values
 from ..evaluation.spans import write_answers
 from ..evaluation.submission import write_submission
-from ..hub import markdown_table
+from ..hub import markdown_table, write_json
 from .answering import QuestionAnswering
 from .arguments import ModelArguments, RunArguments
 from .models import QUESTION_ANSWERING
 from .preparation import RESULTS_FILE, check_output, describe
-from .results import write_json
 from .task import TrainingTask
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import get_device_states, set_device_states
+
+from .random_state import RandomState
 
 
 Inputs = dict[str, torch.Tensor]
@@ -21,29 +22,25 @@ Inputs = dict[str, torch.Tensor]
 
 @dataclass
 class _Surroundings:
-    """Under what a chunk is run: random numbers, of the CPU and of the devices that hold tensors, and autocast."""
+    """Under what a chunk is run: random numbers and autocast."""
 
+    random: RandomState
     device_type: str
-    cpu: torch.Tensor
-    devices: list[int]
-    states: list[torch.Tensor]
     casts: bool
     dtype: torch.dtype
 
     @classmethod
     def now(cls, inputs: Inputs) -> _Surroundings:
         kind = inputs["input_ids"].device.type
-        random = torch.get_rng_state(), *get_device_states(*inputs.values())
-        return cls(kind, *random, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        random = RandomState.now(list(inputs.values()))
+        return cls(random, kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
         """Bring them back for a while; the random numbers after it are those that would have come without it."""
         # Weights that were cast while there was no graph have none, so none of them is taken from a cache.
         casting = torch.autocast(self.device_type, self.dtype, self.casts, cache_enabled=False)
-        with torch.random.fork_rng(self.devices, device_type=self.device_type if self.devices else None), casting:
-            torch.set_rng_state(self.cpu)
-            set_device_states(self.devices, self.states, device_type=self.device_type if self.devices else None)
+        with self.random.replayed(), casting:
             yield
 
 

@@ -8,21 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers import DataCollatorForLanguageModeling, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.activations import ACT2FN
 
-
-class WordHead(nn.Module):
-    """Words from hidden states, with the embedding matrix of the encoder as the output matrix, as in BERT."""
-
-    def __init__(self, width: int, vocab_size: int):
-        super().__init__()
-        self.dense = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width)
-        self.bias = nn.Parameter(torch.zeros(vocab_size))
-
-    def forward(self, states: torch.Tensor, embeddings: torch.Tensor) -> torch.Tensor:
-        """`(words, hidden_size)` to logits, `(words, vocab_size)`."""
-        return functional.linear(self.norm(ACT2FN["gelu"](self.dense(states))), embeddings, self.bias)
+from ..modeling_multi_task import WordHead
 
 
 class MaskedWords:
@@ -73,20 +60,15 @@ def check_masked_words(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBas
         raise ValueError(
             f"{where} and peft='lora': an adapter has no place for the new word head; give one of the two."
         )
-    embeddings = model.get_input_embeddings().weight
     if not any(parameter.requires_grad for parameter in model.base_model.encoder.parameters()):
         raise ValueError(f"{where} and freeze_encoder=True: the encoder cannot learn words; give one of the two.")
-    if embeddings.shape[1] != model.config.hidden_size:
-        raise ValueError(
-            f"{where}: this encoder's embeddings are {embeddings.shape[1]} wide and its hidden states "
-            f"{model.config.hidden_size}, so they cannot serve as the output matrix; allowed is 0."
-        )
 
 
 def attach_word_head(model: PreTrainedModel) -> set[str]:
     """Put a new head on the model, see `check_masked_words`; the names of its parameters."""
-    vocab_size, width = model.get_input_embeddings().weight.shape
-    model.word_head = WordHead(width, vocab_size).to(model.device, model.dtype)
+    vocab_size, embedding_size = model.get_input_embeddings().weight.shape
+    head = WordHead(model.config.hidden_size, embedding_size, vocab_size)
+    model.word_head = head.to(model.device, model.dtype)
     model.word_head.apply(model._init_weights)
     return {f"word_head.{name}" for name, _ in model.word_head.named_parameters()}
 

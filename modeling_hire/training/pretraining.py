@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from torch import nn
 from transformers import (
     DataCollatorWithPadding,
     EvalPrediction,
@@ -25,7 +24,6 @@ from ..data.meta_arguments import MetaDataArguments
 from ..data.preprocessing import tokenize_dataset, usable_max_length
 from ..data.pretraining import PAIR_LABELS, pretraining_task
 from ..data.tasks import TaskSpec
-from .arguments import EncoderArguments
 from .inner_loop import InnerLoop
 from .meta_arguments import MetaTrainingArguments, MultiTaskArguments
 from .meta_trainer import MetaPretrainer, check_second_order
@@ -77,9 +75,9 @@ class Pretraining(TrainingTask):
 
     @classmethod
     def start(
-        cls, model_arguments: EncoderArguments, data_arguments: MetaDataArguments
+        cls, model_arguments: MultiTaskArguments, data_arguments: MetaDataArguments
     ) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
-        if not isinstance(model_arguments, MultiTaskArguments) or model_arguments.new_encoder is None:
+        if model_arguments.new_encoder is None:
             return load_source(model_arguments, cls.head)
         if not data_arguments.has_text:
             raise ValueError("new_encoder: its tokenizer is trained on text; give corpus_file or corpus_name.")
@@ -175,31 +173,9 @@ class Pretraining(TrainingTask):
         """Each task has its own."""
         return None
 
-    def loss(self, model: nn.Module, arguments: Any, is_plain: bool) -> None:
-        """The model's own."""
-        return None
-
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         """The loss is all there is."""
         return {}
-
-    def baseline(self) -> dict[str, dict[str, float]]:
-        return {}
-
-    def decode(self, split: str, predictions: Any) -> Any:
-        """There is nothing to predict."""
-        raise NotImplementedError
-
-    def write(self, folder: Path, split: str, decoded: Any) -> list[Path]:
-        """There is nothing to predict."""
-        raise NotImplementedError
-
-    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
-        """Nothing: there are no predictions."""
-
-    def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, None]:
-        """There is no layer picture."""
-        raise NotImplementedError
 
     def finish(
         self,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,13 +16,6 @@ from .models import is_own
 
 if TYPE_CHECKING:
     from .preparation import Prepared
-
-
-def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(content, indent=2, sort_keys=False) + "\n", encoding="utf-8")
-    os.replace(partial, path)
 
 
 def seed_table(

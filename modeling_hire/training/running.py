@@ -15,12 +15,12 @@ from torch.utils.data import DataLoader
 from transformers import EarlyStoppingCallback, PreTrainedModel
 from transformers.trainer_utils import IntervalStrategy
 
-from ..hub import publish
+from ..hub import publish, write_json
 from .arguments import RunArguments
 from .callbacks import DeadScorerCallback, TraceCallback, trace_of
 from .models import weighs_layers
 from .preparation import RESULTS_FILE, RUN_FILE, SEED_FILE, Prepared, is_finished
-from .results import best_seed, repository_name, seed_table, write_card, write_json
+from .results import best_seed, repository_name, seed_table, write_card
 from .trainer import LayerwiseTrainer, last_checkpoint
 
 

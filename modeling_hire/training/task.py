@@ -34,7 +34,8 @@ class TrainingTask(ABC):
         spec: title, metrics and origin of the task.
         notes: sentences for the user, who reads them when the run starts.
         train: rows as tokens, or `None` if nothing is trained.
-        evaluation, test: for each split, the rows from the longest to the shortest.
+        evaluation, test: for each split, the rows from the longest to the shortest; `test` has no labels, and most
+            kinds of tasks have none.
 
     Raises:
         ValueError: for wrong data, or data that does not fit the checkpoint.
@@ -78,11 +79,14 @@ class TrainingTask(ABC):
     def encode(self, tokenizer: PreTrainedTokenizerBase, encoder_config: PreTrainedConfig) -> None:
         """Turn the text into tokens: sets `train`, `evaluation` and `test`, and adds to `notes`."""
 
-    @abstractmethod
     def config_labels(self) -> dict[str, Any]:
         """Fields of a new model's configuration that the data decides."""
+        return {}
 
-    # Most kinds of tasks have nothing more to check, and nothing to write beside a model.
+    # Most kinds of tasks have nothing more to check, and no more to write.
+    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:  # noqa: B027
+        """Write the predictions for an evaluation split, where that is of use."""
+
     def check_model(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RunArguments) -> None:  # noqa: B027, E501
         """Raise a `ValueError` if this model cannot be trained or evaluated on the data; nothing is written yet."""
 
@@ -102,33 +106,29 @@ class TrainingTask(ABC):
     def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> Callable[[list], dict]:
         """What joins rows to a batch."""
 
-    @abstractmethod
     def loss(self, model: nn.Module, arguments: RunArguments, is_plain: bool) -> Callable[..., torch.Tensor] | None:
-        """The loss from outputs, labels and `num_items_in_batch`; `None` leaves it to the model."""
+        """The loss from outputs, labels and `num_items_in_batch`; `None` leaves it to the model or the trainer."""
+        return None
 
     @abstractmethod
     def compute_metrics(self, prediction: EvalPrediction) -> dict[str, float]:
         """The metrics of an evaluation split."""
 
-    @abstractmethod
     def baseline(self) -> dict[str, dict[str, float]]:
         """For each evaluation split, the metrics of an answer that needs no model; empty if there is none."""
+        return {}
 
-    @abstractmethod
     def decode(self, split: str, predictions: Any) -> Any:
         """What the model's outputs say about the rows of a test split, in the order in which they were read."""
+        return predictions
 
-    @abstractmethod
     def write(self, folder: Path, split: str, decoded: Any) -> list[Path]:
-        """Write the predictions for a test split; the files written."""
+        """Write the predictions for a test split; the files written. A task without such splits has none."""
+        return []
 
-    @abstractmethod
-    def write_evaluation(self, folder: Path, split: str, predictions: Any) -> None:
-        """Write the predictions for an evaluation split, where that is of use."""
-
-    @abstractmethod
     def groups(self, split: str, rows: Sequence[int], config: PreTrainedConfig) -> tuple[Any, list[str] | None]:
         """By what the layer picture of a model sorts rows of an evaluation split: labels, and the labels' names."""
+        return None, None
 
     def picture_collator(self, collator: Callable[[list], dict]) -> Callable[[list], dict]:
         """What joins rows of an evaluation split to a batch for the layer picture."""
