@@ -80,6 +80,20 @@ def test_on_both_from_random_initialisation(data: Path) -> None:
     assert tokenizer("w1 w2", "w3")["token_type_ids"][-1] == 1
 
 
+def test_on_a_stream_from_the_hub(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def load_dataset(name: str, config: str | None, **kwargs: Any) -> Any:
+        asked.update(kwargs, name=name, config=config)
+        return ({"body": f"w{i % 80} w2 w3 .\nw4 w5 w{i % 70} ."} for i in range(10**9))
+
+    monkeypatch.setattr("datasets.load_dataset", load_dataset)
+    stream = ("--corpus_name", "some/text", "--corpus_config", "en", "--corpus_column", "body", "--max_documents", 20)
+    pretrain(data, "out", "--encoder", data / "encoder", *stream, "--objectives", "mlm")
+    assert asked["streaming"] is True and (asked["name"], asked["config"]) == ("some/text", "en")
+    assert (data / "out" / "encoder" / "model.safetensors").exists()
+
+
 def test_what_it_writes_is_fine_tuned(data: Path) -> None:
     pretrain(data, "out", *on_text(data))
     task = ("--task", "rte", "--dataset_dir", str(data / "data"), "--encoder", str(data / "out" / "encoder"))
