@@ -187,6 +187,7 @@ class TestRefusals:
             {"algorithm": "reptile", "inner_steps": 0},
             {"outer_batch": "same", "inner_steps": 0},
             {"outer_batch": "same", "inner_loss": "sampled"},
+            {"fp16": True},
         ],
         ids=str,
     )

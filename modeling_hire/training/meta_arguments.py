@@ -195,8 +195,11 @@ class MetaTrainingArguments(RunArguments):
                 f"outer_batch='same', inner_loss={self.inner_loss!r} and outer_loss={self.outer_loss!r}: the same "
                 "batch holds the same tasks; allowed is equal losses."
             )
-        if self.fp16 and self.inner_steps > 0 and self.order == 2:
-            raise ValueError("fp16=True and order=2: second derivatives overflow in half precision; allowed is bf16.")
+        if self.fp16 and self.inner_steps > 0:
+            raise ValueError(
+                f"fp16=True and inner_steps={self.inner_steps}: the inner gradients are not scaled, and small ones would "
+                "vanish in half precision; allowed is bf16=True."
+            )
         if self.outer_loss == "sampled":
             # Heads of the tasks that were not drawn get no gradient.
             self.ddp_find_unused_parameters = True

@@ -25,7 +25,7 @@ class MetaPretrainer(LayerwiseTrainer):
     fresh batch updates theta.
 
     With `order=1` that gradient is taken as it is at phi_k; with `order=2` it is carried back to theta exactly,
-    through the steps. Everything else is `Trainer`'s: mixed precision, clipping, schedules, logs, checkpoints,
+    through the steps. Everything else is `Trainer`'s: bf16, clipping, schedules, logs, checkpoints,
     resuming. Every process runs its own episodes, and the gradients are averaged. `inner_steps=0` is ordinary
     multi-task pre-training.
 
