@@ -197,8 +197,8 @@ class MetaTrainingArguments(RunArguments):
             )
         if self.fp16 and self.inner_steps > 0:
             raise ValueError(
-                f"fp16=True and inner_steps={self.inner_steps}: the inner gradients are not scaled, and small ones would "
-                "vanish in half precision; allowed is bf16=True."
+                f"fp16=True and inner_steps={self.inner_steps}: the inner gradients are not scaled, and small ones "
+                "would vanish in half precision; allowed is bf16=True."
             )
         if self.outer_loss == "sampled":
             # Heads of the tasks that were not drawn get no gradient.
