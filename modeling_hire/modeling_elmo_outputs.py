@@ -43,6 +43,12 @@ class ElmoPreTrainingOutput(ModelOutput):
     backward_logits: torch.FloatTensor | None = None
     hidden_states: tuple[torch.FloatTensor, ...] | None = None
 
+    @property
+    def losses(self) -> dict[str, torch.FloatTensor]:
+        """The losses that there are by the name of the task: `forward_lm`, `backward_lm`."""
+        given = {"forward_lm": self.forward_loss, "backward_lm": self.backward_loss}
+        return {task: loss for task, loss in given.items() if loss is not None}
+
 
 @dataclass
 class ElmoClassifierOutput(ModelOutput):

@@ -60,6 +60,10 @@ class MetaTask:
             raise ValueError(f"task {self.name!r} has no data; allowed is at least one row.")
         self.objectives = self.objectives or (self.name,)
 
+    def only(self, inputs: dict[str, Any], objective: str) -> dict[str, Any]:
+        """The inputs of a batch for one of its losses alone."""
+        return inputs | {"labels": {objective: inputs["labels"][objective]}}
+
 
 class Episodes(Dataset):
     """A fixed sequence of episodes, each of which can be made by itself: a resumed run sees what is left of it.
@@ -148,8 +152,7 @@ class Episodes(Dataset):
             with repeatable(self.seed, episode, position, t):
                 inputs = task.collator([task.dataset[row] for row in rows])
             if choice != -1 and len(task.objectives) > 1:
-                objective = self.choices[choice][1]
-                inputs["labels"] = {objective: inputs["labels"][objective]}
+                inputs = task.only(inputs, self.choices[choice][1])
             parts[task.name] = inputs
         return parts
 

@@ -35,9 +35,12 @@ class MetaDataArguments:
     validation_corpus_file: list[str] | None = field(
         default=None, metadata={"help": "Text to evaluate on, as corpus_file."}
     )
-    objectives: list[str] = field(
-        default_factory=lambda: ["mlm", "next_sentence"],
-        metadata={"help": "What is learnt from text: mlm, and next_sentence or sentence_order."},
+    objectives: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "What is learnt from text: mlm, and next_sentence or sentence_order (unset: the first two); of "
+            "ELMo forward_lm and backward_lm (unset: both)."
+        },
     )
     tasks: list[str] | None = field(
         default=None, metadata={"help": f"Labelled tasks, each with a head of its own, of {', '.join(TASKS)}."}
@@ -75,7 +78,8 @@ class MetaDataArguments:
             raise ValueError(
                 f"validation_corpus_file={self.validation_corpus_file!r}: there is no text to train on (corpus_file)"
             )
-        check_objectives(tuple(self.objectives))
+        if self.objectives is not None:
+            check_objectives(tuple(self.objectives))
         for task in self.tasks or ():
             check_choice("tasks", task, tuple(TASKS))
         if len(set(self.tasks or ())) < len(self.tasks or ()):

@@ -20,7 +20,9 @@ from .episodes import MetaTask
 
 Document = list[list[int]]  # the token ids of its sentences
 PAIR_OBJECTIVES = ("next_sentence", "sentence_order")
+# Of transformers, and of ELMo.
 OBJECTIVES = ("mlm", *PAIR_OBJECTIVES)
+LANGUAGE_MODELS = ("forward_lm", "backward_lm")
 PAIR_LABELS = {
     "next_sentence": ["follows", "elsewhere"],
     "sentence_order": ["in_order", "swapped"],
@@ -75,17 +77,17 @@ def pretraining_task(
         for first, second, label in itertools.chain([head], made):
             yield {"first": first, "second": second, "label": label}
 
-    dataset = on_disk(rows)
+    ids = Sequence(Value("int32"))
+    dataset = on_disk(rows, Features({"first": ids, "second": ids, "label": Value("int64")}))
     return MetaTask(name, dataset, PretrainingCollator(tokenizer, objectives, mlm_probability), objectives)
 
 
-def on_disk(rows: Callable[[], Iterator[dict[str, Any]]]) -> Dataset:
+def on_disk(rows: Callable[[], Iterator[dict[str, Any]]], features: Features) -> Dataset:
     """The rows that a generator gives, in a temporary file, and in memory only as far as they are read."""
     folder = tempfile.mkdtemp(prefix="modeling_hire_rows_")
-    ids = Sequence(Value("int32"))
     dataset = Dataset.from_generator(
         rows,
-        features=Features({"first": ids, "second": ids, "label": Value("int64")}),
+        features=features,
         cache_dir=folder,
         fingerprint=uuid.uuid4().hex,  # else the generator would be hashed, with all it holds
     )
@@ -95,9 +97,12 @@ def on_disk(rows: Callable[[], Iterator[dict[str, Any]]]) -> Dataset:
 
 def check_objectives(objectives: tuple[str, ...]) -> None:
     """Raise a `ValueError` unless these can be learnt from one batch."""
-    unknown = [objective for objective in objectives if objective not in OBJECTIVES]
-    if unknown or not objectives or len(set(objectives)) < len(objectives):
-        raise ValueError(f"objectives={list(objectives)!r}: allowed are {', '.join(OBJECTIVES)}, each once.")
+    known = {*objectives} <= {*OBJECTIVES} or {*objectives} <= {*LANGUAGE_MODELS}
+    if not known or not objectives or len(set(objectives)) < len(objectives):
+        raise ValueError(
+            f"objectives={list(objectives)!r}: allowed are {', '.join(OBJECTIVES)}, or for ELMo "
+            f"{', '.join(LANGUAGE_MODELS)}, each once."
+        )
     if len(set(objectives) & set(PAIR_OBJECTIVES)) > 1:
         raise ValueError(
             f"objectives={list(objectives)!r}: the two parts of an input are of one kind; allowed is one of "

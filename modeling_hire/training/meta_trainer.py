@@ -228,7 +228,7 @@ def losses_of(model: nn.Module, batches: dict[str, Any]) -> tuple[torch.Tensor, 
     for name, batch in batches.items():
         outputs = model(**batch)
         loss = outputs["loss"]
-        by_task |= outputs["losses"] if "losses" in outputs else {name: loss}
+        by_task |= getattr(outputs, "losses", None) or {name: loss}
         total = loss if total is None else total + loss
     return total, by_task
 

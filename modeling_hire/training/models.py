@@ -13,6 +13,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForPreTraining,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -112,6 +113,16 @@ MASKED_LM = Head(
     peft_type="FEATURE_EXTRACTION",
     pipeline="fill-mask",
 )
+# Of ELMo, which is no encoder to put a head on: with both language models it is one class.
+LANGUAGE_MODEL = Head(
+    auto_class=AutoModelForPreTraining,
+    wrapping_class=None,
+    roberta_hire_class=None,
+    tied_bert_class=None,
+    own_types=(),
+    peft_type="FEATURE_EXTRACTION",
+    pipeline="feature-extraction",
+)
 HEADS = (SEQUENCE_CLASSIFICATION, QUESTION_ANSWERING, EMBEDDING, MULTI_TASK, MASKED_LM)
 OWN_TYPES = {kind for head in HEADS for kind in head.own_types}
 
@@ -119,6 +130,11 @@ OWN_TYPES = {kind for head in HEADS for kind in head.own_types}
 def is_own(config: PreTrainedConfig) -> bool:
     """Whether a configuration is one of this library's, whose code travels with the checkpoint."""
     return config.model_type in OWN_TYPES
+
+
+def needs_code(config: PreTrainedConfig) -> bool:
+    """Whether a model of this configuration is loaded with `trust_remote_code=True`."""
+    return is_own(config) or config.model_type == "elmo"
 
 
 def weighs_layers(config: PreTrainedConfig) -> bool:
@@ -160,6 +176,17 @@ def resolve_checkpoint(name: str) -> str:
     if not (folder / "config.json").is_file():
         raise ValueError(f"encoder={name!r}: the package holds no folder 'model' with a config.json.")
     return str(folder)
+
+
+def source_type(arguments: EncoderArguments) -> str | None:
+    """The model type of what a run starts from; `None` if it cannot be read, which `load_source` explains."""
+    if getattr(arguments, "new_encoder", None) is not None:
+        return arguments.new_encoder
+    try:
+        checkpoint = resolve_checkpoint(arguments.source)
+        return AutoConfig.from_pretrained(checkpoint, revision=arguments.encoder_revision).model_type
+    except (OSError, ValueError):
+        return None
 
 
 def load_source(arguments: EncoderArguments, head: Head) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
@@ -206,7 +233,7 @@ def load_source(arguments: EncoderArguments, head: Head) -> tuple[str, PreTraine
                 f"tie=True: the plain class of a {config.model_type!r} model cannot run one layer at two places; "
                 "allowed is a 'bert' encoder, or model='hire', which runs a layer_plan in any."
             )
-        if arguments.wraps:
+        if arguments.wraps and head.wrapping_class is not None:
             build_config(arguments, config, head)
     elif config.model_type not in head.own_types:
         raise ValueError(

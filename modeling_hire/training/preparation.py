@@ -16,7 +16,7 @@ from huggingface_hub.utils import validate_repo_id
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from .arguments import EncoderArguments, RunArguments
-from .models import build_model, encoder_config_of, is_own, public_name
+from .models import encoder_config_of, is_own, public_name
 from .results import repository_name
 from .task import TrainingTask
 
@@ -63,11 +63,7 @@ class Prepared:
             self.first = None  # training changes it
             return model, new
         set_seed(seed)
-        task = self.task
-        model, new = build_model(
-            self.model_arguments, self.checkpoint, self.config, task.head, task.config_labels(), self.base
-        )
-        return model, new - task.adopt(model, self.checkpoint)
+        return self.task.build(self.model_arguments, self.checkpoint, self.config, self.base)
 
 
 def prepare(
@@ -97,6 +93,7 @@ def prepare(
             "is new and knows nothing yet; allowed with a saved checkpoint (--model FOLDER_OR_REPOSITORY)."
         )
     checkpoint, config, tokenizer = task_class.start(model_arguments, data_arguments)
+    task_class = task_class.for_config(config)
     saved = set(config.architectures or ())
     if not trains and is_own(config) and saved and not saved & task_class.head.class_names:
         raise ValueError(

@@ -22,12 +22,12 @@ from ..data.episodes import Episodes, MetaTask
 from ..data.loading import TaskData, load_task_data
 from ..data.meta_arguments import MetaDataArguments
 from ..data.preprocessing import tokenize_dataset, usable_max_length
-from ..data.pretraining import PAIR_LABELS, pretraining_task
+from ..data.pretraining import OBJECTIVES, PAIR_LABELS, pretraining_task
 from ..data.tasks import TaskSpec
 from .inner_loop import InnerLoop
 from .meta_arguments import MetaTrainingArguments, MultiTaskArguments
 from .meta_trainer import MetaPretrainer, check_second_order
-from .models import MULTI_TASK, encoder_config_of, is_own, load_source
+from .models import MULTI_TASK, encoder_config_of, is_own, load_source, source_type
 from .new_encoder import new_encoder_config, train_tokenizer
 from .task import TrainingTask
 from .trainer import LayerwiseTrainer
@@ -40,9 +40,15 @@ class Pretraining(TrainingTask):
     head = MULTI_TASK
     trainer_class = MetaPretrainer
     baseline_name = "baseline"
+    # What can be learnt from text, and what is unless something is chosen.
+    objectives: tuple[str, ...] = OBJECTIVES
+    default_objectives: tuple[str, ...] = ("mlm", "next_sentence")
 
     def __init__(self, data_arguments: MetaDataArguments, arguments: MetaTrainingArguments, config: PreTrainedConfig):
         self.data_arguments, self.arguments = data_arguments, arguments
+        if data_arguments.objectives is not None:
+            check_kind(data_arguments.objectives, self.objectives, config)
+        self.objectives = tuple(data_arguments.objectives or self.default_objectives)
         # Whether the checkpoint is a plain model of transformers, which may have a word head.
         self.is_plain = not is_own(config)
         self.notes, self.test, self.evaluation = [], {}, {}
@@ -61,7 +67,7 @@ class Pretraining(TrainingTask):
         }
         for data in self.labelled.values():
             self.notes.extend(data.notes)
-        learnt = [*(data_arguments.objectives if data_arguments.has_text else ()), *(data_arguments.tasks or ())]
+        learnt = [*(self.objectives if data_arguments.has_text else ()), *(data_arguments.tasks or ())]
         self.spec = TaskSpec(
             name="pretraining",
             title=", ".join(learnt),
@@ -77,17 +83,21 @@ class Pretraining(TrainingTask):
     def start(
         cls, model_arguments: MultiTaskArguments, data_arguments: MetaDataArguments
     ) -> tuple[str, PreTrainedConfig, PreTrainedTokenizerBase]:
+        if source_type(model_arguments) == "elmo":
+            return elmo_pretraining().start(model_arguments, data_arguments)
         if model_arguments.new_encoder is None:
             return load_source(model_arguments, cls.head)
-        if not data_arguments.has_text:
-            raise ValueError("new_encoder: its tokenizer is trained on text; give corpus_file or corpus_name.")
-        texts = (sentence for document in documents_of(data_arguments) for sentence in document)
+        texts = sentences_of(data_arguments)
         tokenizer = train_tokenizer(texts, model_arguments.vocab_size, data_arguments.max_length)
         return (
             "",
             new_encoder_config(model_arguments.new_encoder, model_arguments.encoder_fields, tokenizer),
             tokenizer,
         )
+
+    @classmethod
+    def for_config(cls, config: PreTrainedConfig) -> type[Pretraining]:
+        return elmo_pretraining() if config.model_type == "elmo" else cls
 
     @property
     def has_evaluation(self) -> bool:
@@ -104,30 +114,33 @@ class Pretraining(TrainingTask):
         max_length, note = usable_max_length(args.max_length, tokenizer, encoder_config)
         self.notes.extend([note] if note else [])
         self.train_tasks: list[MetaTask] = []
-
-        def text(documents: Iterator[list[str]]) -> MetaTask:
-            objectives = tuple(args.objectives)
-            return pretraining_task(
-                documents, tokenizer, objectives, max_length, args.mlm_probability, args.sample_seed
-            )
-
         if args.has_text:
-            self.train_tasks.append(text(documents_of(args)))
+            self.train_tasks.append(self.text_task(documents_of(args), tokenizer, max_length))
             self.notes.append(f"text: {len(self.train_tasks[0].dataset)} inputs of up to {max_length} tokens.")
         for name, data in self.labelled.items():
             self.train_tasks.append(labelled_task(name, data.train, tokenizer, max_length))
         splits: dict[str, MetaTask] = {}
         if args.validation_corpus_file is not None:
-            splits["text"] = text(read_documents(args.validation_corpus_file))
+            documents = read_documents(args.validation_corpus_file)
+            splits["text"] = self.text_task(documents, tokenizer, max_length)
         for name, data in self.labelled.items():
             for split, rows in data.evaluation.items():
                 splits[f"{name} {split}"] = labelled_task(name, rows, tokenizer, max_length)
         self.evaluation = {split: Episodes.for_evaluation([task], self.arguments) for split, task in splits.items()}
         self.train = self.train_tasks[0].dataset
 
+    def text_task(
+        self, documents: Iterator[list[str]], tokenizer: PreTrainedTokenizerBase, max_length: int
+    ) -> MetaTask:
+        """What is learnt from text."""
+        args = self.data_arguments
+        return pretraining_task(
+            documents, tokenizer, self.objectives, max_length, args.mlm_probability, args.sample_seed
+        )
+
     def config_labels(self) -> dict[str, Any]:
         tasks: dict[str, dict[str, Any]] = {}
-        for objective in self.data_arguments.objectives if self.data_arguments.has_text else ():
+        for objective in self.objectives if self.data_arguments.has_text else ():
             labels = PAIR_LABELS.get(objective)
             tasks[objective] = (
                 {"kind": "masked_lm"} if labels is None else {"kind": "classification", "labels": labels}
@@ -139,26 +152,31 @@ class Pretraining(TrainingTask):
             )
         return {"tasks": tasks}
 
-    def adopt(self, model: PreTrainedModel, checkpoint: str) -> set[str]:
-        return (
-            adopt_word_head(model, "mlm", checkpoint)
-            if checkpoint and self.is_plain and "mlm" in model.heads
-            else set()
-        )
+    def build(
+        self, model_arguments: MultiTaskArguments, checkpoint: str, config: PreTrainedConfig, base: str | None
+    ) -> tuple[PreTrainedModel, set[str]]:
+        model, new = super().build(model_arguments, checkpoint, config, base)
+        if checkpoint and self.is_plain and "mlm" in model.heads:
+            new -= adopt_word_head(model, "mlm", checkpoint)
+        return model, new
 
     def check_model(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: MetaTrainingArguments
     ) -> None:
+        self.check_heads(model)
+        use_eager(model, arguments)
+        check_second_order(model, arguments)
+        if arguments.inner_steps:
+            InnerLoop(model, arguments.inner_learning_rate, arguments.momentum, arguments.adapt)
+
+    def check_heads(self, model: PreTrainedModel) -> None:
+        """Raise a `ValueError` if the model lacks what a task needs."""
         for task in self.train_tasks:
             for objective in task.objectives:
                 if objective not in model.heads:
                     raise ValueError(
                         f"task {objective!r}: the checkpoint has no head for it, but {', '.join(model.heads)}."
                     )
-        use_eager(model, arguments)
-        check_second_order(model, arguments)
-        if arguments.inner_steps:
-            InnerLoop(model, arguments.inner_learning_rate, arguments.momentum, arguments.adapt)
 
     def make_trainer(self, model: PreTrainedModel, args: MetaTrainingArguments, **given: Any) -> LayerwiseTrainer:
         use_eager(model, args)
@@ -184,18 +202,19 @@ class Pretraining(TrainingTask):
         arguments: MetaTrainingArguments,
         folder: Path,
     ) -> None:
-        """Write what others fine-tune: `encoder`, a plain one, and `masked_lm`, with the word head."""
-        parts = {"encoder": model.encoder if model.config.layer_plan is None else None}
-        if "mlm" in model.heads:
-            parts["masked_lm"] = to_masked_lm(model, "mlm")
-        for name, part in parts.items():
-            if part is None:
-                continue
+        for name, part in self.parts(model).items():
             target = folder / name
             if target.exists():  # of a run that was interrupted after it
                 shutil.rmtree(target)
             part.save_pretrained(target)
             tokenizer.save_pretrained(target)
+
+    def parts(self, model: PreTrainedModel) -> dict[str, PreTrainedModel]:
+        """What others fine-tune: `encoder`, a plain one, and `masked_lm`, with the word head, where there are such."""
+        parts = {"encoder": model.encoder if model.config.layer_plan is None else None}
+        if "mlm" in model.heads:
+            parts["masked_lm"] = to_masked_lm(model, "mlm")
+        return {name: part for name, part in parts.items() if part is not None}
 
     def partial_splits(self) -> dict[str, int]:
         cap = self.data_arguments.max_eval_samples
@@ -218,6 +237,21 @@ class Pretraining(TrainingTask):
         }
 
 
+def elmo_pretraining() -> type[Pretraining]:
+    """The kind for ELMo, which is made of this module's."""
+    from .elmo_pretraining import ElmoPretraining
+
+    return ElmoPretraining
+
+
+def check_kind(objectives: list[str], allowed: tuple[str, ...], config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` for an objective that another kind of encoder has."""
+    if not {*objectives} <= {*allowed}:
+        raise ValueError(
+            f"objectives={objectives!r}: an encoder of type {config.model_type!r} learns {', '.join(allowed)}."
+        )
+
+
 def use_eager(model: PreTrainedModel, arguments: MetaTrainingArguments) -> None:
     """For second derivatives, put plain attention in place of the default one, which has none."""
     encoder = encoder_config_of(model.config)
@@ -235,6 +269,13 @@ def documents_of(args: MetaDataArguments) -> Iterator[list[str]]:
         args.corpus_name, args.corpus_config, split="train", revision=args.corpus_revision, streaming=True
     )
     return stream_documents(rows, args.corpus_column, args.max_documents)
+
+
+def sentences_of(args: MetaDataArguments) -> Iterator[str]:
+    """The sentences that a new tokenizer, or a new vocabulary, is made of."""
+    if not args.has_text:
+        raise ValueError("new_encoder: its tokenizer is trained on text; give corpus_file or corpus_name.")
+    return (sentence for document in documents_of(args) for sentence in document)
 
 
 def labelled_task(name: str, rows: Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int) -> MetaTask:

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 
 from ..hub import markdown_table, write_model_card
 from .arguments import EncoderArguments, RunArguments
-from .models import is_own
+from .models import needs_code
 
 
 if TYPE_CHECKING:
@@ -73,7 +73,6 @@ def write_card(
     """
     task, given = prepared.task, prepared.model_arguments
     spec, config = task.spec, model_config
-    is_plain = not is_own(config)
     what, how = describe_model(config, given)
     description = f"{what}, fine-tuned on {spec.title}."
     if given.duplicate is not None:
@@ -117,7 +116,7 @@ def write_card(
         metrics=measured,
         settings=settings | thresholds,
         layer_weights=weights,
-        custom_code=not is_plain,
+        custom_code=needs_code(config),
         auto_class=task.head.auto_class.__name__,
         pipeline=task.head.pipeline,
         usage=task.usage(),
@@ -142,4 +141,6 @@ def describe_model(config: PreTrainedConfig, given: EncoderArguments) -> tuple[s
         )
     if config.model_type == "multi_task":
         return "Encoder with a head a task", ""
+    if config.model_type == "elmo":
+        return "ELMo", " ELMo mixes the layers of a forward and a backward LSTM (Peters et al., arXiv 1802.05365)."
     return "The plain last-layer head", ""

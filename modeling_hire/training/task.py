@@ -15,7 +15,7 @@ from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreT
 from ..data.loading import TaskData
 from ..data.tasks import TaskSpec
 from .arguments import EncoderArguments, RunArguments
-from .models import Head, load_source
+from .models import Head, build_model, load_source
 from .trainer import LayerwiseTrainer
 
 
@@ -65,6 +65,11 @@ class TrainingTask(ABC):
         """The checkpoint to start from, its configuration and tokenizer."""
         return load_source(model_arguments, cls.head)
 
+    @classmethod
+    def for_config(cls, config: PreTrainedConfig) -> type[TrainingTask]:
+        """The kind of task for what `start` has found, where some encoders need one of their own."""
+        return cls
+
     @property
     @abstractmethod
     def has_evaluation(self) -> bool:
@@ -90,9 +95,11 @@ class TrainingTask(ABC):
     def check_model(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, arguments: RunArguments) -> None:  # noqa: B027, E501
         """Raise a `ValueError` if this model cannot be trained or evaluated on the data; nothing is written yet."""
 
-    def adopt(self, model: PreTrainedModel, checkpoint: str) -> set[str]:
-        """Take over what else the checkpoint holds into a new model; the names of its parameters."""
-        return set()
+    def build(
+        self, model_arguments: EncoderArguments, checkpoint: str, config: PreTrainedConfig, base: str | None
+    ) -> tuple[PreTrainedModel, set[str]]:
+        """The model to train, and the names of its new parameters; see [`build_model`]."""
+        return build_model(model_arguments, checkpoint, config, self.head, self.config_labels(), base)
 
     def trainer_arguments(self) -> dict[str, Any]:
         """What `trainer_class` takes beside what every trainer does."""
