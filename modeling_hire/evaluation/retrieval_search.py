@@ -87,7 +87,9 @@ class ExactIndex:
         best = queries.new_empty((len(queries), 0), dtype=torch.int64)
         for start in range(0, len(self.documents), self.document_chunk):
             block = self.documents[start : start + self.document_chunk]
-            cosines = queries @ block.T
+            # The keys are made of a float32's bits, and a cosine in half precision would tie with its neighbours.
+            with torch.autocast(queries.device.type, enabled=False):
+                cosines = queries @ block.T
             rows = ((own >= start) & (own < start + len(block))).nonzero().squeeze(1)
             cosines[rows, own[rows] - start] = -torch.inf
             best = torch.cat([best, _block_keys(cosines, start, min(k, len(block)))], dim=1)
