@@ -11,6 +11,7 @@ from typing import Any
 import datasets as hub_datasets
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import ndcg_score
 from tiny_embedders import DATA, FakeEmbedder, TableEmbedder, needs_data
 from tiny_runs import save_encoder, write_rows
@@ -111,6 +112,17 @@ def test_equals_come_in_the_order_of_their_numbers(document_chunk: int) -> None:
     assert numbers[0].tolist() == [0, 8, 12, 16, 1, 3, 5, 7, 9, 11, 13, 15]
     assert numbers[1].tolist() == [3, 7, 11, 15, 19, 0, 2, 4, 6, 8, 10, 12]
     assert cosines[0].tolist() == [1.0] * 4 + [0.0] * 8
+
+
+def test_half_precision_around_it_changes_nothing() -> None:
+    generator = np.random.default_rng(0)
+    queries, documents = generator.normal(size=(5, 16)), generator.normal(size=(40, 16))
+    index = ExactIndex(documents)
+    expected = index.search(queries, 7)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = index.search(queries, 7)
+    for one, other in zip(expected, found, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_fewer_documents_than_asked_for_and_zero_vectors() -> None:
