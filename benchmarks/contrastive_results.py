@@ -102,9 +102,10 @@ def run(name: str, command: list[str], dataset_dir: str) -> None:
     record = read(RESULTS, name)
     if record is not None and "scores" in record:
         return
-    target.unlink(missing_ok=True)
-    run_one(name, command, data(name, dataset_dir), RESULTS, keep=True)
-    record = read(RESULTS, name)
+    if record is None or not output.exists():  # else it was trained, and interrupted before it was scored
+        target.unlink(missing_ok=True)
+        run_one(name, command, data(name, dataset_dir), RESULTS, keep=True)
+        record = read(RESULTS, name)
     if record is None:
         return  # it has said why
     seeds = sorted(output.glob("seed-*"))
@@ -133,10 +134,13 @@ def run_untrained(encoder: str, dataset_dir: str) -> None:
 
 
 def row(title: str, by_seed: dict[str, dict[str, float]]) -> list[str]:
-    """A table's row: mean and standard deviation of each column."""
+    """A table's row: mean and standard deviation of each column; empty where a figure is not known."""
     cells = [title]
     for column in COLUMNS:
-        values = [scores[column] for scores in by_seed.values()]
+        values = [scores[column] for scores in by_seed.values() if column in scores]
+        if not values:
+            cells.append("")
+            continue
         spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
         cells.append(f"{statistics.mean(values):.1f}{spread}")
     return cells
@@ -155,10 +159,15 @@ def tables() -> str:
             if not name.startswith(f"{encoder}-"):
                 continue
             title = name.removeprefix(f"{encoder}-").replace("-", ": ", 1)
-            if record is None or "scores" not in record:
+            if record is None:
                 rows.append([title, "not run", *[""] * (len(COLUMNS) - 1)])
                 continue
-            rows.append(row(title, record["scores"]))
+            # Every run has the first column itself.
+            trained = {
+                seed: {COLUMNS[0]: 100 * by_split["validation"]["spearman"]}
+                for seed, by_split in record["metrics"].items()
+            }
+            rows.append(row(title, record.get("scores", trained)))
             for key, by_seed in record.items():
                 if key.startswith("detached"):
                     rows.append(row(f"{title}, {key}", by_seed))
