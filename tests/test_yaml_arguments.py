@@ -139,7 +139,7 @@ def test_every_config_of_the_repository(path: Path) -> None:
         kinds[1:] = [SquadArguments, SquadRunArguments]
     if "contrastive" in (path.stem, *path.relative_to(REPOSITORY).parts):
         kinds = [PoolingArguments, ContrastiveArguments, ContrastiveTrainingArguments]
-    if "meta" in path.relative_to(REPOSITORY).parts:
+    if "meta" in (path.stem, *path.relative_to(REPOSITORY).parts):
         kinds = [MultiTaskArguments, MetaDataArguments, MetaTrainingArguments]
     model, data, run = YamlArgumentParser(kinds).parse([str(path), "--use_cpu", "true"])
     assert model.is_new and run.seeds
