@@ -63,23 +63,37 @@ def layer_anisotropy(embedder: Embedder, texts: Sequence[str], batch_size: int =
 @torch.no_grad()
 def _summaries(embedder: Embedder, texts: list[str], batch_size: int) -> Iterator[LayerSummary]:
     """The two vectors of every layer, a batch of texts at a time, the longest first."""
-    model, tokenizer, length, prefix = _parts(embedder)
+    model, *reading = reading_parts(embedder)
     position = getattr(model.config, "cls_position", "first")
-    encoded = tokenizer([prefix + text for text in texts], truncation=True, max_length=length, verbose=False)
-    encoded = {name: encoded[name] for name in encoded if name in tokenizer.model_input_names}
-    order = sorted(range(len(texts)), key=lambda row: -len(encoded["input_ids"][row]))
     was_training = model.training
     model.eval()
     try:
-        for start in range(0, len(order), batch_size):
-            rows = order[start : start + batch_size]
-            batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
-            inputs = tokenizer.pad(batch, return_tensors="pt").to(model.device)
-            summary = LayerSummary(inputs["attention_mask"], position)
-            _visit_layers(model, dict(inputs), summary)
+        for _, inputs in batches_by_length(reading, texts, batch_size):
+            summary = LayerSummary(inputs["attention_mask"].to(model.device), position)
+            _visit_layers(model, {name: value.to(model.device) for name, value in inputs.items()}, summary)
             yield summary
     finally:
         model.train(was_training)
+
+
+def batches_by_length(
+    reading: Sequence[Any], texts: Sequence[str], batch_size: int
+) -> Iterator[tuple[list[int], dict[str, torch.Tensor]]]:
+    """Batches of texts, the longest first: which rows they are, and what the model takes.
+
+    Args:
+        reading: tokenizer, longest text in tokens, and prompt, as the last three of `reading_parts`.
+        texts: n texts.
+        batch_size: texts of a batch.
+    """
+    tokenizer, length, prefix = reading
+    encoded = tokenizer([prefix + text for text in texts], truncation=True, max_length=length, verbose=False)
+    encoded = {name: encoded[name] for name in encoded if name in tokenizer.model_input_names}
+    order = sorted(range(len(texts)), key=lambda row: -len(encoded["input_ids"][row]))
+    for start in range(0, len(order), batch_size):
+        rows = order[start : start + batch_size]
+        batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
+        yield rows, dict(tokenizer.pad(batch, return_tensors="pt"))
 
 
 def _visit_layers(model: PreTrainedModel, inputs: dict[str, Any], summary: LayerSummary) -> None:
@@ -97,7 +111,7 @@ def _visit_layers(model: PreTrainedModel, inputs: dict[str, Any], summary: Layer
         summary.add(state)
 
 
-def _parts(embedder: Embedder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, int, str]:
+def reading_parts(embedder: Embedder) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, int, str]:
     """The model whose layers are read, its tokenizer, the longest text in tokens, and what is put before each."""
     config = getattr(embedder, "config", None)
     if isinstance(config, LayerAttnPoolConfig):
