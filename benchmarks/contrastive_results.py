@@ -1,13 +1,14 @@
 """The experiments on sentence embeddings of docs/results.md: every command, run in turn, and their tables.
 
     python -m benchmarks.contrastive_results run [--only PREFIX ...] [--workers 2] [--dataset_dir ../shared/data]
-    python -m benchmarks.contrastive_results tables
+    python -m benchmarks.contrastive_results tables [--pictures docs]
 
 Each experiment trains three seeds of one pooler by one scheme from one encoder, and scores each of them on STS-B,
 STS12 to STS15, SICK and the retrieval of duplicate questions; layer attention also detached. The encoders: `mlm`, the
 small masked language model of `benchmarks/train_small_mlm.py` (in `outputs/small_mlm`), which was not tuned for
 similarity; and `minilm`, all-MiniLM-L6-v2 itself, which was trained on such data before. No checkpoint is chosen by
-any of the scores.
+any of the scores. Of the first seed it is also written down how its embeddings lie in space, and which layers its
+layer attention reads in which dataset: the two pictures.
 """
 
 from __future__ import annotations
@@ -93,6 +94,21 @@ def score(folder: str, dataset_dir: str, pooler: str | None = None) -> dict[str,
     return found
 
 
+def describe(folder: str, dataset_dir: str, pooler: str | None = None) -> dict[str, Any]:
+    """Alignment and uniformity on STS-B, and where layers are weighed, their weights in each dataset."""
+    from modeling_hire.evaluation.embedders import load_embedder
+    from modeling_hire.evaluation.geometry import evaluate_geometry
+    from modeling_hire.evaluation.layer_attention import WEIGHING_POOLERS, by_dataset
+    from modeling_hire.evaluation.sts_data import load_sts_tasks
+
+    embedder = load_embedder(folder, pooler=pooler, max_length=64)
+    datasets = load_sts_tasks(STS, dataset_dir)
+    found = {"geometry": evaluate_geometry(embedder, [data for data in datasets if data.name == "stsb"])}
+    if embedder.config.pooler in WEIGHING_POOLERS:  # type: ignore[attr-defined]
+        found["layers"] = by_dataset(embedder, datasets)
+    return found
+
+
 def run(name: str, command: list[str], dataset_dir: str) -> None:
     """Train, score and write down one experiment."""
     import torch
@@ -115,6 +131,7 @@ def run(name: str, command: list[str], dataset_dir: str) -> None:
             record[f"detached: {pooler}"] = {
                 path.name.removeprefix("seed-"): score(str(path), dataset_dir, pooler) for path in seeds
             }
+    record |= describe(str(seeds[0]), dataset_dir)
     target.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     shutil.rmtree(output)
 
@@ -128,7 +145,7 @@ def run_untrained(encoder: str, dataset_dir: str) -> None:
     if target.exists():
         return
     name = ENCODERS[encoder] if encoder == "minilm" else str(ROOT / ENCODERS[encoder])
-    scores = {pooler: score(name, dataset_dir, pooler) for pooler in UNTRAINED}
+    scores = {p: score(name, dataset_dir, p) | describe(name, dataset_dir, p) for p in UNTRAINED}
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
 
@@ -175,15 +192,44 @@ def tables() -> str:
     return "\n".join(parts)
 
 
+def pictures(folder: Path) -> None:
+    """Alignment against uniformity by pooler, and the layers that layer attention reads by dataset."""
+    import numpy as np
+
+    from modeling_hire.analysis.plots import draw_layers_by_task
+    from modeling_hire.evaluation.geometry_plots import draw_alignment_uniformity
+
+    points = [
+        {"name": f"before: {pooler}", **scores["geometry"]}
+        for pooler, scores in (read(RESULTS, "mlm-untrained") or {}).items()
+        if "geometry" in scores
+    ]
+    names, weights = [], []
+    for name in experiments():
+        record = read(RESULTS, name) or {}
+        title = name.removeprefix("mlm-").replace("-", ": ", 1)
+        if "geometry" in record and name.startswith("mlm-"):
+            points.append({"name": title, **record["geometry"]})
+        for row in record.get("layers", []):
+            names.append(f"{title}, {row['name']}")
+            weights.append(row["mean"])
+    draw_alignment_uniformity(str(folder / "poolers_geometry.png"), points, "STS-B, seed 1, from the small MLM")
+    layers = range(len(weights[0]))
+    draw_layers_by_task(folder / "layer_attention.png", np.array(weights), layers, names)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["run", "tables"])
     parser.add_argument("--only", nargs="*", default=[""], help="Run the experiments whose names start so.")
     parser.add_argument("--workers", type=int, default=2, help="Experiments at a time, one thread each.")
     parser.add_argument("--dataset_dir", default="../shared/data")
+    parser.add_argument("--pictures", type=Path, help="Folder for the pictures.")
     options = parser.parse_args()
     if options.action == "tables":
         print(tables())
+        if options.pictures is not None:
+            pictures(options.pictures)
         return
     os.environ["OMP_NUM_THREADS"] = "1"
     folder = str(Path(options.dataset_dir).resolve())
