@@ -32,7 +32,8 @@ class ElmoPreTrainingOutput(ModelOutput):
         forward_loss, backward_loss: with labels, the mean loss of a prediction in each direction.
         forward_logits, backward_logits (`torch.FloatTensor` of shape `(batch, tokens + 1, vocab_size)`, *optional*):
             Without labels, or on request: scores of the next word at the text's beginning and at every token, and of
-            the word before at every token and at the text's end; zero at padding.
+            the word before at every token, and in the last column, after any padding, at the text's end, whose
+            label is a text's last token; zero at padding.
         hidden_states: on request, as of [`ElmoModelOutput`].
     """
 

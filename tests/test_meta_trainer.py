@@ -121,8 +121,82 @@ def test_resumed_equals_left_alone(tmp_path: Path, overrides: dict[str, Any]) ->
 
 
 def test_a_loss_that_explodes_stops_the_run(tmp_path: Path) -> None:
-    with pytest.raises(FloatingPointError, match=r"inner step \d: the loss of (mlm|nli)"):
+    with pytest.raises(FloatingPointError, match=r"update 1, inner step \d: the loss of (mlm|nli)"):
         train(tmp_path, inner_learning_rate=1e30, inner_steps=3)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_an_outer_loss_that_explodes_reaches_no_parameter(tmp_path: Path, order: int) -> None:
+    # The only inner step is fine where it starts, and leads to where nothing is.
+    model = tiny_multi_task()
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(FloatingPointError, match="update 1: the outer loss of mlm"):
+        train(tmp_path, model=model, inner_learning_rate=1e30, inner_steps=1, order=order, save_strategy="steps")
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+    assert not list(tmp_path.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize("inner_steps", [0, 1])
+def test_a_gradient_that_is_not_finite_reaches_no_parameter(tmp_path: Path, inner_steps: int) -> None:
+    model = tiny_multi_task()
+    before = [parameter.clone() for parameter in model.parameters()]
+    trainer = MetaPretrainer(model, tiny_arguments(tmp_path, inner_steps=inner_steps), tiny_tasks())
+    step = trainer.training_step
+
+    def spoil(*args: Any) -> torch.Tensor:
+        loss = step(*args)
+        next(p.grad for p in model.parameters() if p.grad is not None).view(-1)[0] = torch.inf
+        return loss
+
+    trainer.training_step = spoil
+    with pytest.raises(FloatingPointError, match="update 1: the gradient is not finite"):
+        trainer.train()
+    assert all(torch.equal(*pair) for pair in zip(model.parameters(), before, strict=True))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_reptile_is_the_mean_of_the_inner_steps(tmp_path: Path, momentum: float) -> None:
+    optimizer = {"inner_optimizer": "sgd_momentum", "inner_momentum": momentum} if momentum else {}
+    # So small that the way the parameters go is lost to rounding.
+    arguments = tiny_arguments(tmp_path, algorithm="reptile", inner_learning_rate=1e-6, inner_steps=3, **optimizer)
+    trainer = MetaPretrainer(tiny_multi_task().eval(), arguments, tiny_tasks())
+    trainer.model.train = lambda mode=True: trainer.model  # no dropout
+    trainer.current_gradient_accumulation_steps = 1
+    episode = trainer.episodes[0]
+    trainer.training_step(trainer.model, episode)
+    found = [parameter.grad.clone() for parameter in trainer.model.parameters()]
+    model, velocity, total = tiny_multi_task().eval(), None, None
+    for batch in episode["inner"]:
+        gradients = torch.autograd.grad(losses_of(model, batch)[0], list(model.parameters()))
+        velocity = (
+            gradients if velocity is None else [momentum * v + g for v, g in zip(velocity, gradients, strict=True)]
+        )
+        total = velocity if total is None else [t + v for t, v in zip(total, velocity, strict=True)]
+    for one, other in zip(found, total, strict=True):
+        torch.testing.assert_close(one, other / 3, atol=1e-5, rtol=1e-3)
+
+
+def test_a_task_that_moves_nothing_of_what_is_adapted(tmp_path: Path) -> None:
+    sampled = {"inner_loss": "sampled", "outer_loss": "sampled", "adapt": "heads.nli"}
+    assert all(value.isfinite().all() for value in weights(train(tmp_path, **sampled)))
+    model = tiny_multi_task()
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad = "heads.nli" in name
+    with pytest.raises(ValueError, match="the loss of mlm depends on no trainable parameter"):
+        train(tmp_path / "frozen", model=model, outer_loss="sampled", task_weights={"mlm": 1})
+
+
+def test_half_precision_parameters_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="torch.bfloat16, in which inner steps round to nothing"):
+        MetaPretrainer(tiny_multi_task().bfloat16(), tiny_arguments(tmp_path), tiny_tasks())
+
+
+def test_a_task_without_labels_is_named(tmp_path: Path) -> None:
+    tasks = tiny_tasks()
+    collate = tasks[1].collator
+    tasks[1].collator = lambda rows: {k: v for k, v in collate(rows).items() if k != "labels"}
+    with pytest.raises(ValueError, match="task 'nli': the model returned no loss"):
+        MetaPretrainer(tiny_multi_task(), tiny_arguments(tmp_path), tasks).train()
 
 
 def test_evaluates_without_adaptation(tmp_path: Path) -> None:
@@ -185,6 +259,8 @@ class TestRefusals:
         [
             {"algorithm": "reptile", "order": 2},
             {"algorithm": "reptile", "inner_steps": 0},
+            {"train_sampling_strategy": "group_by_length"},
+            {"remove_unused_columns": True},
             {"outer_batch": "same", "inner_steps": 0},
             {"outer_batch": "same", "inner_loss": "sampled"},
             {"fp16": True},

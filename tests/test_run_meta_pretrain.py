@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,18 @@ def test_on_labelled_tasks(data: Path) -> None:
     assert not (data / "out" / "masked_lm").exists()
 
 
+def test_evaluates_while_it_trains(data: Path) -> None:
+    often = ("--eval_strategy", "steps", "--eval_steps", 2, "--save_strategy", "steps", "--save_steps", 2)
+    best = ("--load_best_model_at_end", "true")
+    text = ("--validation_corpus_file", data / "corpus.txt")
+    metrics = pretrain(data, "out", *on_text(data), *text, *on_tasks(data, "rte")[2:], *often, *best)["metrics"]["42"]
+    log = json.loads((data / "out" / "seed.json").read_text())["log"]
+    losses = {entry["step"]: entry["eval_loss"] for entry in log if "eval_loss" in entry}
+    assert set(losses) == {2, 4}
+    # Of all splits together, batch by batch.
+    assert min(losses.values()) <= max(split["loss"] for split in metrics.values())
+
+
 def test_on_both_from_random_initialisation(data: Path) -> None:
     fields = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     new = ("--new_encoder", "bert", "--encoder_fields", json.dumps(fields), "--vocab_size", 120)
@@ -92,6 +106,36 @@ def test_on_a_stream_from_the_hub(data: Path, monkeypatch: pytest.MonkeyPatch) -
     pretrain(data, "out", "--encoder", data / "encoder", *stream, "--objectives", "mlm")
     assert asked["streaming"] is True and (asked["name"], asked["config"]) == ("some/text", "en")
     assert (data / "out" / "encoder" / "model.safetensors").exists()
+
+
+def test_every_process_trains_the_same_tokenizer() -> None:
+    program = (
+        "from modeling_hire.training.new_encoder import train_tokenizer\n"
+        "texts = [' '.join(f'{a}{b}{c}x' for a in 'abcdefgh' for b in 'ijkl') + '.' for c in 'mnopqrst']\n"
+        "tokenizer = train_tokenizer(iter(texts), 90, 16)\n"
+        "print(sorted(tokenizer.get_vocab().items(), key=lambda item: item[1]), tokenizer('aimx zz')['input_ids'])"
+    )
+    runs = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True) for _ in range(2)]
+    assert runs[0].returncode == 0, runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout and "('[MASK]', 4)" in runs[0].stdout
+
+
+def test_a_head_for_other_labels_is_refused(data: Path) -> None:
+    pretrain(data, "first", *on_tasks(data, "rte"))
+    path = data / "first" / "config.json"
+    config = json.loads(path.read_text())
+    config["tasks"]["rte"]["labels"].reverse()
+    path.write_text(json.dumps(config))
+    with pytest.raises(SystemExit, match="task 'rte': the checkpoint's head is for .* as in the data"):
+        pretrain(data, "out", "--model", data / "first", *on_tasks(data, "rte")[2:])
+    assert not (data / "out").exists()
+
+
+def test_an_explosion_leaves_no_checkpoint(data: Path) -> None:
+    saving = ("--save_strategy", "steps", "--save_steps", "1")
+    with pytest.raises(FloatingPointError, match="update 1: the outer loss of .* is (nan|inf)"):
+        pretrain(data, "out", *on_text(data), "--inner_steps", 1, "--inner_learning_rate", "1e30", *saving)
+    assert not list((data / "out").glob("checkpoint-*"))
 
 
 def test_what_it_writes_is_fine_tuned(data: Path) -> None:
@@ -148,7 +192,14 @@ def test_what_is_wrong_is_said_before_anything_is_written(
     assert not (data / "out").exists()
 
 
-@pytest.mark.parametrize(("text", "message"), [("\n \n", "no text"), ("w1 w2 w3 .\n\nw4 w5 .\n", "two sentences")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("\n \n", "no text"),
+        ("w1 w2 w3 .\n\nw4 w5 .\n", "two sentences"),
+        ("w1 w2 w3 .\nw4 w5 .\n", "parts of others"),
+    ],
+)
 def test_useless_corpora_are_refused(data: Path, text: str, message: str) -> None:
     (data / "corpus.txt").write_text(text)
     with pytest.raises(SystemExit, match=message):

@@ -118,3 +118,21 @@ def test_a_text_encoder_has_no_language_models(data: Path) -> None:  # noqa: F81
     with pytest.raises(SystemExit, match="'bert' learns mlm"):
         text = ("--encoder", data / "encoder", "--corpus_file", data / "corpus.txt")
         pretrain(data, "out", *text, "--objectives", "forward_lm")
+
+
+def test_hire_has_no_tokens_to_read(data: Path) -> None:  # noqa: F811
+    tiny_elmo().save_pretrained(data / "elmo")
+    ElmoTokenizer(splitting="whitespace").save_pretrained(data / "elmo")
+    flags = [
+        "--encoder",
+        str(data / "elmo"),
+        "--task",
+        "cola",
+        "--dataset_dir",
+        str(data / "data"),
+        "--use_cpu",
+        "true",
+    ]
+    with pytest.raises(SystemExit, match="model='hire' and an encoder of type 'elmo'.*model='last'"):
+        run_glue.main([*flags, "--model", "hire", "--output_dir", str(data / "out")])
+    assert not (data / "out").exists()

@@ -98,9 +98,12 @@ def _documents(path: str) -> Iterator[list[str]]:
     else:
         raise ValueError(f"corpus_file={path!r} has an unknown format: expected a name ending in {listing(_FORMATS)}")
     empty = True
-    for document in documents:
-        empty = False
-        yield document
+    try:
+        for document in documents:
+            empty = False
+            yield document
+    except UnicodeDecodeError as error:
+        raise ValueError(f"corpus_file={path!r} is no text in UTF-8: {error}") from error
     if empty:
         raise ValueError(f"corpus_file={path!r} holds no text: all its lines are blank")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .sources import HubUnreachableError, _is_network_error
+from .sources import HubUnreachableError, is_network_error
 
 
 _PREFIX = "hf://"
@@ -51,7 +51,7 @@ def local_file(path: str) -> str:
         return hf_hub_download(name, file, repo_type="dataset", revision=revision)
     # Whatever goes wrong in there, the user needs to read which file it was and what else can be done.
     except Exception as error:
-        if _is_network_error(error):
+        if is_network_error(error):
             raise HubUnreachableError(
                 f"No connection to the Hub, and {path} is not in the local cache. To work without the Hub, name a "
                 "local file instead."

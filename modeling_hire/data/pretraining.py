@@ -66,6 +66,7 @@ def pretraining_task(
     tokenised = (
         [ids for ids in tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"] if ids]
         for document in documents
+        if document
     )
     made = packed(tokenised, room) if pair is None else paired(tokenised, room, pair, seed)
     head = next(made, None)
@@ -166,6 +167,11 @@ def paired(
         if len(pool) > window:
             yield from rows_of(pool[0], pool[1:])
             pool.pop(0)
+    if len(pool) == 1 and objective == "next_sentence":
+        raise ValueError(
+            "corpus_file: only one document of two sentences or more in it, and objectives 'next_sentence' needs "
+            "parts of others. Part documents by blank lines, or learn 'sentence_order', or 'mlm' alone."
+        )
     for index, document in enumerate(pool):
         yield from rows_of(document, pool[:index] + pool[index + 1 :])
 

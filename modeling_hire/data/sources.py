@@ -82,7 +82,7 @@ def _load_hub_dataset(spec: TaskSpec, revision: str | None) -> Any:
             return load_dataset(spec.hub_path, spec.hub_config, revision=PARQUET_BRANCH)
     # Whatever goes wrong in there, the user needs to read which dataset it was and what else can be done.
     except Exception as error:
-        if _is_network_error(error):
+        if is_network_error(error):
             raise HubUnreachableError(
                 f"No connection to the Hub, and {_hub_name(spec)} is not in the local cache ({error}). "
                 f"{_LOCAL_OPTIONS}."
@@ -97,7 +97,7 @@ def _hub_name(spec: TaskSpec) -> str:
     return f"{spec.hub_path} ({spec.hub_config})" if spec.hub_config else str(spec.hub_path)
 
 
-def _is_network_error(error: BaseException | None) -> bool:
+def is_network_error(error: BaseException | None) -> bool:
     """Whether this error, or one that led to it, means that the Hub could not be reached."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -27,6 +27,7 @@ class InnerTrace:
         losses: of each step, at the parameters it started from.
         gradient_norms: of each step.
         start: the adapted parameters as they were, theta.
+        totals: of each adapted parameter, the sum of what the steps were made of, where it was asked for.
         batches, points, random_states: of each step, where it started and what its dropout drew from. Kept only for a
             gradient of second order.
     """
@@ -34,6 +35,7 @@ class InnerTrace:
     losses: list[torch.Tensor] = field(default_factory=list)
     gradient_norms: list[torch.Tensor] = field(default_factory=list)
     start: list[torch.Tensor] = field(default_factory=list)
+    totals: list[torch.Tensor] = field(default_factory=list)
     batches: list[Any] = field(default_factory=list)
     points: list[list[torch.Tensor]] = field(default_factory=list)
     random_states: list[RandomState] = field(default_factory=list)
@@ -54,7 +56,7 @@ class InnerLoop:
         adapt (`str`, *optional*): a regular expression; parameters whose names it is not found in stay at theta.
 
     Raises:
-        ValueError: if no trainable parameter is left to adapt.
+        ValueError: if no trainable parameter is left to adapt, or one has half precision, in which steps vanish.
     """
 
     def __init__(self, model: nn.Module, learning_rate: float, momentum: float = 0.0, adapt: str | None = None):
@@ -66,23 +68,40 @@ class InnerLoop:
                 f"adapt={adapt!r}: found in no name of a trainable parameter; allowed is part of one, such as "
                 f"{next(iter(trainable), '(the model has none)')!r}."
             )
+        low = next((name for name in chosen if torch.finfo(trainable[name].dtype).bits < 32), None)
+        if low is not None:
+            raise ValueError(
+                f"{low}: its type is {trainable[low].dtype}, in which inner steps round to nothing; allowed are "
+                "parameters of float32, with bf16=True for the arithmetic."
+            )
         self.adapted = [trainable[name] for name in trainable if name in chosen]
         self.others = [trainable[name] for name in trainable if name not in chosen]
 
     @contextlib.contextmanager
-    def episode(self, loss_of: LossOfBatch, batches: Sequence[Any], keep: bool = False) -> Iterator[InnerTrace]:
+    def episode(
+        self,
+        loss_of: LossOfBatch,
+        batches: Sequence[Any],
+        keep: bool = False,
+        where: str = "",
+        add_up: bool = False,
+    ) -> Iterator[InnerTrace]:
         """Take the inner steps; inside the context the model stands at phi_k, after it at theta again.
 
         Args:
             loss_of: the loss of a batch, and its parts by task for messages.
             batches: one a step.
             keep: keep what [`InnerLoop.through`] needs, a copy of the adapted parameters for each step.
+            where: begins the message of an error.
+            add_up: sum up the steps' gradients in `totals`.
 
         Raises:
             FloatingPointError: naming the step and the task, if a loss is not finite.
         """
         theta = [parameter.detach().clone() for parameter in self.adapted]
         trace = InnerTrace(start=theta)
+        if add_up:
+            trace.totals = [torch.zeros_like(parameter) for parameter in theta]
         buffers = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         velocity: list[torch.Tensor] | None = None
         parts: list[dict[str, torch.Tensor]] = []
@@ -99,9 +118,9 @@ class InnerLoop:
                 parts.append({task: value.detach() for task, value in by_task.items()})
                 del loss, by_task  # and with them the graph, before anything else is allocated
                 trace.gradient_norms.append(norm(gradients))
-                velocity = self._step(gradients, velocity)
+                velocity = self._step(gradients, velocity, trace.totals)
                 del gradients
-            check_finite(trace.losses, parts)
+            check_finite(trace.losses, parts, where)
             # Inner steps leave no trace in running statistics and the like.
             self._restore(buffers)
             yield trace
@@ -111,7 +130,7 @@ class InnerLoop:
                     parameter.copy_(start)
 
     @torch.no_grad()
-    def _step(self, gradients: Gradients, velocity: Gradients | None) -> Gradients | None:
+    def _step(self, gradients: Gradients, velocity: Gradients | None, totals: list[torch.Tensor]) -> Gradients | None:
         moved = [(p, g) for p, g in zip(self.adapted, gradients, strict=True) if g is not None]
         if self.momentum:
             if velocity is None:
@@ -125,6 +144,9 @@ class InnerLoop:
         if moved:
             parameters, steps = zip(*moved, strict=True)
             torch._foreach_add_(list(parameters), list(steps), alpha=-self.learning_rate)
+        for total, step in zip(totals, velocity if self.momentum else gradients, strict=bool(totals)):
+            if step is not None:
+                total += step
         return velocity
 
     def through(
@@ -186,6 +208,8 @@ def gradients_of(loss: torch.Tensor, parameters: list[nn.Parameter]) -> Gradient
     A sharded parameter (FSDP2) takes part in a forward pass through a copy, and its gradient is put together and
     shared out by hooks of `backward`.
     """
+    if not loss.requires_grad:  # of a task whose head alone could learn, and that is not trained
+        return [None] * len(parameters)
     if not any(hasattr(parameter, "device_mesh") for parameter in parameters):
         return list(torch.autograd.grad(loss, parameters, allow_unused=True))
     kept = [parameter.grad for parameter in parameters]
@@ -220,7 +244,7 @@ def tensors_of(batch: Any) -> list[torch.Tensor]:
     return [tensor for part in batch for tensor in tensors_of(part)] if isinstance(batch, list | tuple) else []
 
 
-def check_finite(losses: list[torch.Tensor], parts: list[dict[str, torch.Tensor]]) -> None:
+def check_finite(losses: list[torch.Tensor], parts: list[dict[str, torch.Tensor]], where: str = "") -> None:
     """Raise a `FloatingPointError` that names the first inner step, and the task, whose loss is not finite."""
     # All at once: the host waits for the device no more than once an episode.
     if torch.stack([loss.float() for loss in losses]).isfinite().all():
@@ -229,6 +253,6 @@ def check_finite(losses: list[torch.Tensor], parts: list[dict[str, torch.Tensor]
         if not loss.isfinite():
             wrong = [task for task, value in by_task.items() if not value.isfinite()]
             raise FloatingPointError(
-                f"inner step {step}: the loss of {' and '.join(wrong) or 'the tasks together'} is {loss.item()}. A "
-                "smaller inner_learning_rate may help; the last checkpoint is as it was."
+                f"{where}inner step {step}: the loss of {' and '.join(wrong) or 'all together'} is {loss.item()}. "
+                "A smaller inner_learning_rate may help; the last checkpoint is as it was."
             )

@@ -200,6 +200,12 @@ class MetaTrainingArguments(RunArguments):
                 f"fp16=True and inner_steps={self.inner_steps}: the inner gradients are not scaled, and small ones "
                 "would vanish in half precision; allowed is bf16=True."
             )
+        if self.train_sampling_strategy != "random" or self.remove_unused_columns:
+            raise ValueError(
+                f"train_sampling_strategy={self.train_sampling_strategy!r} and remove_unused_columns="
+                f"{self.remove_unused_columns!r}: episodes have an order and columns of their own; allowed are "
+                "'random' and False."
+            )
         if self.outer_loss == "sampled":
             # Heads of the tasks that were not drawn get no gradient.
             self.ddp_find_unused_parameters = True

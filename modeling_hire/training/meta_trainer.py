@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
 
 from ..data.episodes import Episodes, EvaluationBatches, MetaTask, alone
-from .inner_loop import Gradients, InnerLoop, InnerTrace
+from .inner_loop import Gradients, InnerLoop, InnerTrace, norm
 from .meta_arguments import MetaTrainingArguments
 from .trainer import LayerwiseTrainer
 
@@ -37,11 +37,13 @@ class MetaPretrainer(LayerwiseTrainer):
             return `losses`, by task.
         args ([`MetaTrainingArguments`]): how to train.
         tasks (`list[MetaTask]`): data of each task.
+        eval_tasks (`list[MetaTask]`, *optional*): data to evaluate on; `eval_loss` is the mean over all batches.
         kwargs: of [`LayerwiseTrainer`].
 
     Raises:
         ValueError: for arguments that exclude each other or do not fit the model.
-        FloatingPointError: while it trains, naming step and task, if an inner loss is not finite.
+        FloatingPointError: while it trains, naming update, step and task, if a loss or a gradient is not finite;
+            before it reaches the parameters.
 
     Example:
 
@@ -81,6 +83,8 @@ class MetaPretrainer(LayerwiseTrainer):
         self.recorded: dict[str, list[torch.Tensor]] = defaultdict(list)
         evaluation = None if eval_tasks is None else Episodes.for_evaluation(eval_tasks, args)
         super().__init__(model=model, args=args, train_dataset=self.episodes, eval_dataset=evaluation, **kwargs)
+        if not args.fp16:  # whose scaler leaves such updates out
+            self.add_callback(FiniteGradients())
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +119,10 @@ class MetaPretrainer(LayerwiseTrainer):
         num_items_in_batch: Any = None,
     ) -> torch.Tensor:
         """The sum of the tasks' losses on a batch of each."""
-        return losses_of(model, inputs)[0]
+        loss, by_task = losses_of(model, inputs)
+        if model.training:
+            check_outer(loss, by_task, self.state.global_step + 1)
+        return loss
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
         """One episode: adds its gradient to the parameters' and returns its outer loss."""
@@ -129,9 +136,10 @@ class MetaPretrainer(LayerwiseTrainer):
             with self.compute_loss_context_manager(), self._without_fused_rnn():
                 return losses_of(module, batch)
 
-        second = self.args.order == 2
-        with self.inner_loop.episode(loss_of, inputs["inner"], keep=second) as trace:
-            if self.args.algorithm == "reptile":
+        second, reptile = self.args.order == 2, self.args.algorithm == "reptile"
+        where = f"update {self.state.global_step + 1}, "
+        with self.inner_loop.episode(loss_of, inputs["inner"], second, where, add_up=reptile) as trace:
+            if reptile:
                 return self._reptile(trace)
             before = self._own_gradients() if second else None
             fresh = all(parameter.grad is None for parameter in self.inner_loop.adapted)
@@ -147,13 +155,11 @@ class MetaPretrainer(LayerwiseTrainer):
         return loss
 
     def _reptile(self, trace: InnerTrace) -> torch.Tensor:
-        """The mean of the inner gradients, as the way they have led over the step size."""
-        loop, steps = self.inner_loop, len(trace.losses)
-        share = 1 / (loop.learning_rate * steps * self.current_gradient_accumulation_steps)
-        with torch.no_grad():
-            for parameter, start in zip(loop.adapted, trace.start, strict=True):
-                gradient = (start - parameter) * share
-                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        """The mean of the inner gradients (of the velocities, with momentum)."""
+        share = 1 / (len(trace.losses) * self.current_gradient_accumulation_steps)
+        for parameter, total in zip(self.inner_loop.adapted, trace.totals, strict=True):
+            gradient = total.mul_(share)
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         self._record(trace, with_alignment=False)
         self._average()
         return trace.losses[-1] / self.current_gradient_accumulation_steps
@@ -199,7 +205,7 @@ class MetaPretrainer(LayerwiseTrainer):
         for step, loss in enumerate(trace.losses, start=1):
             self.recorded[f"inner_loss_{step}"].append(loss)
         self.recorded["inner_grad_norm"].append(torch.stack(trace.gradient_norms).mean())
-        if with_alignment:
+        if with_alignment and any(parameter.grad is not None for parameter in self.inner_loop.adapted):
             self.recorded["alignment"].append(alignment(trace.start, self.inner_loop.adapted))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -227,10 +233,44 @@ def losses_of(model: nn.Module, batches: dict[str, Any]) -> tuple[torch.Tensor, 
     total, by_task = None, {}
     for name, batch in batches.items():
         outputs = model(**batch)
-        loss = outputs["loss"]
+        loss = outputs["loss"] if "loss" in outputs else None
+        if loss is None:
+            raise ValueError(f"task {name!r}: the model returned no loss; its collator must give labels.")
         by_task |= getattr(outputs, "losses", None) or {name: loss}
         total = loss if total is None else total + loss
     return total, by_task
+
+
+def check_outer(loss: torch.Tensor, by_task: dict[str, torch.Tensor], update: int) -> None:
+    """Raise a `FloatingPointError` if an outer loss is not finite, before it reaches a parameter.
+
+    Raises:
+        ValueError: if it depends on no trainable parameter.
+    """
+    if not loss.requires_grad:
+        raise ValueError(
+            f"update {update}: the loss of {' and '.join(by_task)} depends on no trainable parameter; freeze less, or "
+            "leave the task out."
+        )
+    if not loss.isfinite():
+        wrong = [task for task, value in by_task.items() if not value.isfinite()]
+        raise FloatingPointError(
+            f"update {update}: the outer loss of {' and '.join(wrong) or 'all together'} is {loss.item()}. A "
+            "smaller inner_learning_rate or learning_rate may help; the last checkpoint is as it was."
+        )
+
+
+class FiniteGradients(TrainerCallback):
+    """Stops a run before a gradient that is not finite reaches the parameters."""
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: nn.Module, **kwargs: Any) -> None:
+        """Raise a `FloatingPointError` for such a gradient."""
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        if not norm(gradients).isfinite():
+            raise FloatingPointError(
+                f"update {state.global_step + 1}: the gradient is not finite, though the losses are. A smaller "
+                "inner_learning_rate or learning_rate may help; the last checkpoint is as it was."
+            )
 
 
 def alignment(start: list[torch.Tensor], parameters: list[nn.Parameter]) -> torch.Tensor:

@@ -224,6 +224,11 @@ def load_source(arguments: EncoderArguments, head: Head) -> tuple[str, PreTraine
                 f"--model {name}."
             )
         check_encoder(config)
+        if arguments.model == "hire" and config.model_type == "elmo":
+            raise ValueError(
+                f"model={arguments.model!r} and an encoder of type 'elmo': reads layers over tokens, and ELMo reads "
+                "characters; allowed is model='last', which mixes all of ELMo's layers."
+            )
         if arguments.duplicate is not None:
             parse_plan(arguments.duplicate, config.num_hidden_layers)
             if not arguments.tie and getattr(config, "quantization_config", None):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -19,35 +20,35 @@ SPECIAL_TOKENS = {
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int) -> PreTrainedTokenizerFast:
-    """A WordPiece tokenizer for lower-case text, as BERT's, trained on texts.
+    """A WordPiece tokenizer for lower-case text, as BERT's, trained on texts. The same texts give the same ids.
 
     Args:
-        texts: read once.
+        texts: read once; a temporary file holds them meanwhile.
         vocab_size: at most so many words, word pieces and special tokens.
         max_length: longest input that its models take.
 
     Raises:
         ValueError: if there is no text.
     """
-    backend = Tokenizer(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS.values()), show_progress=False
-    )
-    read = 0
-
-    def counted() -> Iterator[str]:
-        nonlocal read
+    learner = word_pieces(models.WordPiece(unk_token=SPECIAL_TOKENS["unk_token"]))
+    normalizer, splitter = learner.normalizer, learner.pre_tokenizer
+    inside: set[str] = set()
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as file:
         for text in texts:
-            read += 1
-            yield text
-
-    backend.train_from_iterator(counted(), trainer)
-    if read == 0:
-        raise ValueError("corpus_file: there is no text to train a tokenizer on")
-    ids = {token: backend.token_to_id(token) for token in SPECIAL_TOKENS.values()}
+            line = normalizer.normalize_str(text)
+            inside.update(letter for word, _ in splitter.pre_tokenize_str(line) for letter in word[1:])
+            file.write(" ".join(line.split()) + "\n")
+        if not file.tell():
+            raise ValueError("corpus_file: there is no text to train a tokenizer on")
+        file.seek(0)
+        # The trainer meets the letters inside words in an order that every process draws anew, and numbers them by it;
+        # told beforehand, they and all that is merged from them have the same numbers everywhere.
+        told = [*SPECIAL_TOKENS.values(), *(f"##{letter}" for letter in sorted(inside))]
+        trainer = trainers.WordPieceTrainer(vocab_size=vocab_size, special_tokens=told, show_progress=False)
+        learner.train_from_iterator(file, trainer)
+    ids = learner.get_vocab()
+    # Anew, since in the learner the letters are special tokens.
+    backend = word_pieces(models.WordPiece(ids, unk_token=SPECIAL_TOKENS["unk_token"]))
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -59,6 +60,15 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, max_length: int) -> P
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
         **SPECIAL_TOKENS,
     )
+
+
+def word_pieces(model: models.WordPiece) -> Tokenizer:
+    """A tokenizer that cleans, splits and joins text as BERT's."""
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
 
 
 def new_encoder_config(

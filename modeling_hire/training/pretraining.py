@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from ..data.loading import TaskData, load_task_data
 from ..data.meta_arguments import MetaDataArguments
 from ..data.preprocessing import tokenize_dataset, usable_max_length
 from ..data.pretraining import OBJECTIVES, PAIR_LABELS, pretraining_task
+from ..data.sources import HubUnreachableError, is_network_error
 from ..data.tasks import TaskSpec
 from .inner_loop import InnerLoop
 from .meta_arguments import MetaTrainingArguments, MultiTaskArguments
@@ -32,6 +34,9 @@ from .new_encoder import new_encoder_config, train_tokenizer
 from .task import TrainingTask
 from .trainer import LayerwiseTrainer
 from .word_heads import adopt_word_head, to_masked_lm
+
+
+logger = logging.getLogger(__name__)
 
 
 class Pretraining(TrainingTask):
@@ -126,6 +131,7 @@ class Pretraining(TrainingTask):
         for name, data in self.labelled.items():
             for split, rows in data.evaluation.items():
                 splits[f"{name} {split}"] = labelled_task(name, rows, tokenizer, max_length)
+        self.evaluation_tasks = list(splits.values())
         self.evaluation = {split: Episodes.for_evaluation([task], self.arguments) for split, task in splits.items()}
         self.train = self.train_tasks[0].dataset
 
@@ -157,7 +163,10 @@ class Pretraining(TrainingTask):
     ) -> tuple[PreTrainedModel, set[str]]:
         model, new = super().build(model_arguments, checkpoint, config, base)
         if checkpoint and self.is_plain and "mlm" in model.heads:
-            new -= adopt_word_head(model, "mlm", checkpoint)
+            adopted = adopt_word_head(model, "mlm", checkpoint)
+            if adopted:
+                logger.warning("heads.mlm is the word head of %s, with its weights.", base or checkpoint)
+            new -= adopted
         return model, new
 
     def check_model(
@@ -177,15 +186,19 @@ class Pretraining(TrainingTask):
                     raise ValueError(
                         f"task {objective!r}: the checkpoint has no head for it, but {', '.join(model.heads)}."
                     )
+        for objective, wanted in self.config_labels()["tasks"].items():
+            known = {name: model.config.tasks[objective].get(name) for name in wanted}
+            if known != wanted:
+                raise ValueError(
+                    f"task {objective!r}: the checkpoint's head is for {known}; allowed is {wanted}, as in the data."
+                )
 
     def make_trainer(self, model: PreTrainedModel, args: MetaTrainingArguments, **given: Any) -> LayerwiseTrainer:
         use_eager(model, args)
         # The trainer makes its own batches, and its losses are the model's.
         for name in ("train_dataset", "eval_dataset", "data_collator", "compute_metrics", "compute_loss_func"):
             given.pop(name)
-        trainer = MetaPretrainer(model, args, self.train_tasks, **given)
-        trainer.eval_dataset = next(iter(self.evaluation.values()), None)
-        return trainer
+        return MetaPretrainer(model, args, self.train_tasks, self.evaluation_tasks or None, **given)
 
     def collator(self, tokenizer: PreTrainedTokenizerBase, pad_to_multiple_of: int | None) -> None:
         """Each task has its own."""
@@ -265,9 +278,19 @@ def documents_of(args: MetaDataArguments) -> Iterator[list[str]]:
         return read_documents(args.corpus_file, args.max_documents)
     from datasets import load_dataset
 
-    rows = load_dataset(
-        args.corpus_name, args.corpus_config, split="train", revision=args.corpus_revision, streaming=True
-    )
+    try:
+        rows = load_dataset(
+            args.corpus_name, args.corpus_config, split="train", revision=args.corpus_revision, streaming=True
+        )
+    except Exception as error:  # of many libraries; the user needs to read which dataset it was
+        if is_network_error(error):
+            raise HubUnreachableError(
+                f"No connection to the Hub, from which corpus_name={args.corpus_name!r} is streamed ({error}). "
+                "To work without it, give --corpus_file FILE."
+            ) from error
+        raise ValueError(
+            f"corpus_name={args.corpus_name!r} could not be read from the Hub: {type(error).__name__}: {error}."
+        ) from error
     return stream_documents(rows, args.corpus_column, args.max_documents)
 
 
