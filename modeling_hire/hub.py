@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-from .modeling_text_encoding import load_tokenizer, max_length
+from .modeling_text_encoding import load_tokenizer, max_length, save_tokenizer
 
 
 logger = logging.get_logger(__name__)
@@ -142,7 +142,7 @@ def to_sentence_transformer(model: PreTrainedModel, tokenizer: PreTrainedTokeniz
     tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        save_tokenizer(tokenizer, folder)
         return SentenceTransformer(folder, trust_remote_code=True, device=str(model.device))
 
 
@@ -186,7 +186,7 @@ def save_detached(
     tokenizer = load_tokenizer(model) if tokenizer is None else tokenizer
     config = model.config
     encoder.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     first = "cls_token" if config.cls_position == "first" else "lasttoken"
     modes = {mode: False for mode in ("cls_token", "mean_tokens", "lasttoken")}
     modes["mean_tokens" if pooling == "mean" else first] = True

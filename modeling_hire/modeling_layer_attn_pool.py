@@ -32,6 +32,7 @@ from .modeling_text_encoding import (
     evaluating,
     load_tokenizer,
     prompt_of,
+    save_tokenizer,
     write_sentence_transformer,
 )
 
@@ -313,7 +314,7 @@ class LayerAttnPoolEncoder(LayerwisePreTrainedModel):
             if tokenizer is None and not os.path.exists(os.path.join(save_directory, "tokenizer_config.json")):
                 tokenizer = self._find_tokenizer()
             if tokenizer is not None:
-                tokenizer.save_pretrained(save_directory)
+                save_tokenizer(tokenizer, save_directory)
             write_sentence_transformer(save_directory, self.config, tokenizer)
             if push_to_hub:  # here and not above: all of the folder
                 repository = upload.pop("repo_id", os.path.basename(os.path.abspath(save_directory)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,12 +25,17 @@ logger = logging.get_logger(__name__)
 SORTED_BATCHES = 64
 # Tokens of a text where nothing sets a limit: the cost of attention grows with their square.
 DEFAULT_LENGTH = 512
+# A call of a fast tokenizer sets how it cuts, then encodes: another thread must not come between.
+_TOKENIZING = threading.RLock()
+_MODES = threading.Lock()
+# Of each model that is in evaluation mode for now: for how many callers, and the modes that its parts were in.
+_evaluated: weakref.WeakKeyDictionary[nn.Module, list[Any]] = weakref.WeakKeyDictionary()
 
 
 def check_texts(sentences: str | Sequence[str]) -> list[str]:
     """The texts as a list; a `ValueError` that names the first one that is none."""
     texts = [sentences] if isinstance(sentences, str) else sentences
-    if isinstance(texts, bytes | dict) or not hasattr(texts, "__iter__"):
+    if isinstance(texts, bytes | dict) or not hasattr(texts, "__iter__") or getattr(texts, "ndim", 1) == 0:
         raise ValueError(f"sentences={sentences!r}: allowed is a text or a list of texts.")
     texts = list(texts)
     for index, text in enumerate(texts):
@@ -49,9 +56,13 @@ def check_texts(sentences: str | Sequence[str]) -> list[str]:
 def check_device(device: str | torch.device) -> torch.device:
     """The device; a `ValueError` if there is none of that name."""
     try:
-        return torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"device={device!r}: allowed is a device of torch, such as 'cpu' or 'cuda:0'.") from error
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)  # whether it is there
+    except (RuntimeError, TypeError, AssertionError) as error:
+        raise ValueError(
+            f"device={device!r}: allowed is a device of torch that this machine has, such as 'cpu' or 'cuda:0'."
+        ) from error
+    return chosen
 
 
 def prompt_of(config: LayerAttnPoolConfig, prompt_name: str | None, prompt: str | None) -> str:
@@ -63,7 +74,9 @@ def prompt_of(config: LayerAttnPoolConfig, prompt_name: str | None, prompt: str 
     if prompt is not None:
         if prompt_name is not None:
             logger.warning(f"prompt_name={prompt_name!r} is not used, since prompt={prompt!r} was given.")
-        return prompt
+        if not isinstance(prompt, str):
+            raise ValueError(f"prompt={prompt!r}: allowed is a text (str).")
+        return check_texts(prompt)[0]
     name = config.default_prompt_name if prompt_name is None else prompt_name
     prompts = config.prompts or {}
     if name is not None and name not in prompts:
@@ -81,7 +94,8 @@ def load_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase:
         raise ValueError("tokenizer=None: this model was not loaded from a checkpoint; give one.")
     name, hub = model.tokenizer_source
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **hub)
+        # With a configuration that is at hand, transformers need not read, and ask about the code of, the model's own.
+        tokenizer = AutoTokenizer.from_pretrained(name, config=model.config.encoder_config, **hub)
     except Exception as error:  # a folder without one fails in many ways, by the tokenizer's kind
         reason = " ".join(str(error).split())
         raise ValueError(f"tokenizer=None: none could be read from {name}; give one. ({reason})") from error
@@ -110,9 +124,15 @@ def check_tokenizer_fits(config: LayerAttnPoolConfig, tokenizer: PreTrainedToken
         )
     if tokenizer.pad_token_id is None:
         raise ValueError("tokenizer: it has no padding token; set its pad_token, whatever token it is.")
+    limit, special = max_length(config, tokenizer), tokenizer.num_special_tokens_to_add()
+    if limit <= special:
+        raise ValueError(
+            f"max_seq_length={limit}: this tokenizer adds {special} special tokens to a text; allowed is more."
+        )
     if not config.reads_first_token:
         return
-    ids, word = (tokenizer("a", add_special_tokens=add)["input_ids"] for add in (True, False))
+    with _TOKENIZING:
+        ids, word = (tokenizer("a", add_special_tokens=add)["input_ids"] for add in (True, False))
     place = 0 if config.cls_position == "first" else -1
 
     def is_added(at: int) -> bool:
@@ -132,14 +152,25 @@ def check_tokenizer_fits(config: LayerAttnPoolConfig, tokenizer: PreTrainedToken
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In here `model` is in evaluation mode; after it every part of it is in the mode that it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    """In here `model` is in evaluation mode; after it every part of it is in the mode that it was in.
+
+    Several threads may be in here with one model: the first to come notes the modes, the last to go restores them.
+    """
+    with _MODES:
+        entry = _evaluated.setdefault(model, [0, None])
+        if entry[0] == 0:
+            entry[1] = [(module, module.training) for module in model.modules()]
+            model.eval()
+        entry[0] += 1
     try:
         yield
     finally:
-        for module, mode in modes:
-            module.training = mode
+        with _MODES:
+            entry[0] -= 1
+            if entry[0] == 0:
+                del _evaluated[model]
+                for module, mode in entry[1]:
+                    module.training = mode
 
 
 @torch.no_grad()
@@ -180,9 +211,10 @@ def batches_by_length(
     by_characters = sorted(range(len(texts)), key=lambda row: -len(texts[row]))
     for place in range(0, len(texts), batch_size * SORTED_BATCHES):
         chunk = by_characters[place : place + batch_size * SORTED_BATCHES]
-        encoded = tokenizer(
-            [texts[row] for row in chunk], truncation=True, max_length=limit, padding=False, verbose=False
-        )
+        with _TOKENIZING:
+            encoded = tokenizer(
+                [texts[row] for row in chunk], truncation=True, max_length=limit, padding=False, verbose=False
+            )
         columns = {name: encoded[name] for name in encoded if name in tokenizer.model_input_names}
         lengths = [len(ids) for ids in encoded["input_ids"]]
         by_tokens = sorted(range(len(chunk)), key=lambda index: -lengths[index])
@@ -199,6 +231,15 @@ def batches_by_length(
                 verbose=False,
             )
             yield [chunk[index] for index in picked], inputs
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | os.PathLike) -> None:
+    """Save a tokenizer that pads on the right, as `encode` does, for others that read the folder."""
+    side, tokenizer.padding_side = tokenizer.padding_side, "right"
+    try:
+        tokenizer.save_pretrained(folder)
+    finally:
+        tokenizer.padding_side = side
 
 
 def write_sentence_transformer(

@@ -86,12 +86,13 @@ class ContrastiveData:
     notes: list[str] = field(default_factory=list)
     num_workers: int | None = None
 
-    def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> EncodedContrastiveData:
+    def encode(self, tokenizer: PreTrainedTokenizerBase, max_length: int, prompt: str = "") -> EncodedContrastiveData:
         """Turn all texts into token ids, without padding.
 
         Args:
             tokenizer: Any tokenizer of transformers that can pad.
             max_length: Longest text in tokens, special tokens included; longer ones are cut, which is noted.
+            prompt: Put in front of every text.
 
         Returns:
             See `EncodedContrastiveData`; `ContrastiveCollator` joins its rows to batches.
@@ -107,14 +108,16 @@ class ContrastiveData:
 
         train = None
         if self.train is not None:
-            train, num_cut = encode_rows(self.train.texts, self.train.members, tokenizer, max_length, self.num_workers)
+            texts = [prompt + text for text in self.train.texts]
+            train, num_cut = encode_rows(texts, self.train.members, tokenizer, max_length, self.num_workers)
             note("train", num_cut, len(self.train.texts))
         splits: dict[str, Dataset] = {}
         order: dict[str, list[int]] = {}
         for split, pairs in {**self.evaluation, **self.test}.items():
             rows = TextRows.of(list(zip(pairs["text"][:], pairs["text_pair"][:], strict=True)))
+            texts = [prompt + text for text in rows.texts]
             splits[split], order[split], num_cut = encode_pairs(
-                rows.texts, rows.members, pairs["label"][:], tokenizer, max_length, self.num_workers
+                texts, rows.members, pairs["label"][:], tokenizer, max_length, self.num_workers
             )
             note(split, num_cut, len(rows.texts))
         return EncodedContrastiveData(

@@ -64,6 +64,7 @@ class ContrastiveCollator:
             )
         padded = self.tokenizer.pad(
             inputs,
+            padding_side="right",  # as `encode`: an encoder may count positions from the first column
             pad_to_multiple_of=self.pad_to_multiple_of,
             return_attention_mask=True,
             return_tensors="pt",

@@ -11,7 +11,7 @@ from .readers import Table
 
 # Names of the anchor, the positive and the negatives that go with them. Negatives may be numbered: negative_1, ...
 _ROWS = (
-    (("anchor", "query"), ("positive",), ("negative",)),
+    (("anchor", "query"), ("positive",), ("negative", "hard_negative")),
     (("query",), ("pos",), ("neg",)),
     (("sent0",), ("sent1",), ("hard_neg",)),
     (("premise",), ("entailment",), ("contradiction",)),
@@ -24,7 +24,9 @@ _PAIRS = (
     ("premise", "hypothesis"),
 )
 _SCORED_PAIRS = (*_PAIRS[:3], ("sentence_a", "sentence_b"))
-_LABEL = re.compile(r"(.*_)?(labels?|score|similarity|is_duplicate)")
+_LABEL = re.compile(r"(.*_)?(labels?|score|similarity|relatedness|duplicate|paraphrase|gold)")
+# Names that tell rows apart and say nothing.
+_NUMBERS = ("idx", "id", "index", "guid", "pairid", "pair_id")
 # The first two leave no doubt; SICK has one of them beside a `label` that is a class.
 _SCORES = ("relatedness_score", "similarity_score", "score", "label", "labels", "similarity", "is_duplicate")
 _SURE_SCORES = 2
@@ -88,7 +90,13 @@ def find_text_columns(table: Table, supervised: bool, given: list[str] | None = 
             "(for NLI: anchor, entailed and contradicted text in a row) and leave the label out; to take all rows, "
             f"give text_columns={columns!r}; to learn from the texts alone, scheme='self_supervised'"
         )
-    return columns, None
+    rest = [name for name in table.columns if name not in columns and name.lower() not in _NUMBERS]
+    if not rest:
+        return columns, None
+    return columns, (
+        f"{table.source}: the texts of {listing(columns)} are used, {listing(rest)} not; text_columns takes others "
+        "(anchor, positive, negatives)."
+    )
 
 
 def _row_names(family: tuple[tuple[str, ...], ...], names: list[str]) -> list[list[str]]:

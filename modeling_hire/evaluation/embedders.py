@@ -17,6 +17,7 @@ from transformers import AutoTokenizer, PreTrainedConfig
 
 from ..configuration_layer_attn_pool import ATTENTION_FIELDS, POOLERS, TRAINED_POOLERS, LayerAttnPoolConfig
 from ..configuration_layerwise import check_choice
+from ..configuration_positions import num_positions
 from ..data.messages import listing
 from ..modeling_layer_attn_pool import LayerAttnPoolEncoder
 from ..modeling_text_encoding import check_texts, check_tokenizer_fits, load_tokenizer
@@ -221,20 +222,23 @@ def _load_own(
         elif pooler is not None:
             loading["pooler"] = pooler
         model = LayerAttnPoolEncoder.from_pretrained(folder, **loading)
-        # Now, so that a missing one is told before any work starts.
-        model.tokenizer = (
-            load_tokenizer(model)
-            if tokenizer is None
-            else AutoTokenizer.from_pretrained(resolve_checkpoint(tokenizer))
-        )
     except OSError as error:
         raise ValueError(f"model={name!r}: {str(error).strip().splitlines()[0]}") from error
+    # Now, so that a missing one is told before any work starts.
+    model.tokenizer = load_tokenizer(model) if tokenizer is None else _read_tokenizer(tokenizer)
     check_tokenizer_fits(model.config, model.tokenizer)
     if max_length is not None:
         model.config.max_seq_length = max_length
     if device is None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return model.to(device).eval()
+
+
+def _read_tokenizer(name: str) -> Any:
+    try:
+        return AutoTokenizer.from_pretrained(resolve_checkpoint(name))
+    except Exception as error:  # a folder without one fails in many ways
+        raise ValueError(f"tokenizer={name!r}: {str(error).strip().splitlines()[0]}") from error
 
 
 def _with_pooler(config: LayerAttnPoolConfig, pooler: str) -> LayerAttnPoolConfig:
@@ -279,8 +283,19 @@ def _load_sentence_transformer(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise ValueError(f"model={name!r}: sentence-transformers cannot load it: {reason}") from error
     if max_length is not None:
-        model.max_seq_length = max_length
+        model.max_seq_length = min(max_length, _positions(model) or max_length)
+        special = model.tokenizer.num_special_tokens_to_add() if hasattr(model.tokenizer, "pad") else 0
+        if max_length <= special:
+            raise ValueError(
+                f"max_length={max_length}: this tokenizer adds {special} special tokens to a text; allowed is more."
+            )
     return model.eval()
+
+
+def _positions(model: Any) -> int | None:
+    """How many positions a sentence-transformers model's encoder has, if it tells."""
+    config = getattr(getattr(next(iter(model.children()), None), "auto_model", None), "config", None)
+    return num_positions(config) if isinstance(config, PreTrainedConfig) else None
 
 
 def describe_embedder(embedder: Embedder) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..configuration_layer_attn_pool import LayerAttnPoolConfig
 from ..modeling_layer_pooling import LayerSummary
-from ..modeling_text_encoding import check_texts, load_tokenizer, max_length, prompt_of
+from ..modeling_text_encoding import check_texts, evaluating, load_tokenizer, max_length, prompt_of
 from .embedders import Embedder
 from .geometry_measures import MeanCosine
 
@@ -65,15 +65,11 @@ def _summaries(embedder: Embedder, texts: list[str], batch_size: int) -> Iterato
     """The two vectors of every layer, a batch of texts at a time, the longest first."""
     model, *reading = reading_parts(embedder)
     position = getattr(model.config, "cls_position", "first")
-    was_training = model.training
-    model.eval()
-    try:
+    with evaluating(model):
         for _, inputs in batches_by_length(reading, texts, batch_size):
             summary = LayerSummary(inputs["attention_mask"].to(model.device), position)
             _visit_layers(model, {name: value.to(model.device) for name, value in inputs.items()}, summary)
             yield summary
-    finally:
-        model.train(was_training)
 
 
 def batches_by_length(
@@ -93,7 +89,7 @@ def batches_by_length(
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         batch = {name: [values[row] for row in rows] for name, values in encoded.items()}
-        yield rows, dict(tokenizer.pad(batch, return_tensors="pt"))
+        yield rows, dict(tokenizer.pad(batch, padding_side="right", return_tensors="pt"))
 
 
 def _visit_layers(model: PreTrainedModel, inputs: dict[str, Any], summary: LayerSummary) -> None:

@@ -62,6 +62,11 @@ def layer_attention(embedder: Embedder, texts: Sequence[str], batch_size: int = 
     if not isinstance(config, LayerAttnPoolConfig) or config.pooler not in WEIGHING_POOLERS:
         pooler = getattr(config, "pooler", type(embedder).__name__)
         raise ValueError(f"pooler={pooler!r}: does not weigh the layers; allowed is {listing(WEIGHING_POOLERS)}.")
+    if config.detach_at_inference is not None:
+        raise ValueError(
+            f"detach_at_inference={config.detach_at_inference!r}: this embedding is one vector of the last layer; "
+            f"to look at its pooler, load it with pooler={config.pooler!r}."
+        )
     if not texts:
         raise ValueError("texts: there are none; allowed is at least one text.")
     model, *reading = reading_parts(embedder)

@@ -87,9 +87,11 @@ class ExactIndex:
         best = queries.new_empty((len(queries), 0), dtype=torch.int64)
         for start in range(0, len(self.documents), self.document_chunk):
             block = self.documents[start : start + self.document_chunk]
-            # The keys are made of a float32's bits, and a cosine in half precision would tie with its neighbours.
+            # Not in half precision, whose cosines tie with their neighbours. And in float64 where there is one: the
+            # last bits of a product depend on the shape of the block, and equal documents would be told apart by it.
+            exact = torch.float32 if queries.device.type == "mps" else torch.float64
             with torch.autocast(queries.device.type, enabled=False):
-                cosines = queries @ block.T
+                cosines = (queries.to(exact) @ block.to(exact).T).float()
             rows = ((own >= start) & (own < start + len(block))).nonzero().squeeze(1)
             cosines[rows, own[rows] - start] = -torch.inf
             best = torch.cat([best, _block_keys(cosines, start, min(k, len(block)))], dim=1)

@@ -174,11 +174,12 @@ def check_scheme(model: PreTrainedModel, args: ContrastiveTrainingArguments, sch
 @torch.no_grad()
 def varies(model: PreTrainedModel) -> bool:
     """Whether the encoder's states of a text differ from one pass to the next in training; tried out."""
-    device, was_training = model.device, model.training
+    device, modes = model.device, [(module, module.training) for module in model.modules()]
     ids = torch.arange(8, device=device)[None] % len(model.get_input_embeddings().weight)
     # Random numbers of training are not used up.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         model.train()
         first, second = (model(input_ids=ids)["last_hidden_state"] for _ in range(2))
-        model.train(was_training)
+        for module, mode in modes:
+            module.training = mode
     return not torch.equal(first, second)

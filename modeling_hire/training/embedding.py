@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..configuration_layer_attn_pool import TRAINED_POOLERS
+from ..configuration_layer_attn_pool import TRAINED_POOLERS, LayerAttnPoolConfig
 from ..data.contrastive import load_contrastive_data
 from ..data.contrastive_arguments import ContrastiveArguments
 from ..data.contrastive_collator import ContrastiveCollator
@@ -19,7 +19,7 @@ from ..data.preprocessing import usable_max_length
 from ..data.tasks import TaskSpec
 from ..evaluation.correlation import similarity_metrics
 from ..hub import save_detached
-from ..modeling_text_encoding import check_tokenizer_fits
+from ..modeling_text_encoding import check_tokenizer_fits, prompt_of
 from .contrastive_arguments import ContrastiveTrainingArguments
 from .contrastive_trainer import ContrastiveTrainer, check_scheme, flat
 from .masked_words import check_masked_words
@@ -63,6 +63,10 @@ class SentenceEmbedding(TrainingTask):
             )
         self.data = load_contrastive_data(data_arguments, evaluation_only=not trains)
         self.notes = list(self.data.notes)
+        # Of a saved sentence encoder: what its `encode` puts in front of every text.
+        self.prompt = prompt_of(config, None, None) if isinstance(config, LayerAttnPoolConfig) else ""
+        if self.prompt:
+            self.notes.append(f"the model's default prompt, {self.prompt!r}, goes in front of every text.")
         self.spec = TaskSpec(
             name="contrastive",
             title=TITLES[data_arguments.scheme],
@@ -85,7 +89,8 @@ class SentenceEmbedding(TrainingTask):
 
     def encode(self, tokenizer: PreTrainedTokenizerBase, encoder_config: PreTrainedConfig) -> None:
         max_length, note = usable_max_length(self.data_arguments.max_length, tokenizer, encoder_config)
-        encoded = self.data.encode(tokenizer, max_length)
+        tokenizer.padding_side = "right"  # as the model's own `encode`, whose tokenizer is saved with it
+        encoded = self.data.encode(tokenizer, max_length, self.prompt)
         self.notes.extend([*([note] if note else []), *encoded.notes])
         self.train = encoded.train
         # The first split is the one that chooses checkpoints: a test split comes after it, if there is one.

@@ -114,6 +114,17 @@ def test_equals_come_in_the_order_of_their_numbers(document_chunk: int) -> None:
     assert cosines[0].tolist() == [1.0] * 4 + [0.0] * 8
 
 
+@pytest.mark.parametrize("document_chunk", [7, 13, 45, 8192])
+def test_equal_documents_tie_whatever_the_blocks(document_chunk: int) -> None:
+    # Of real width, where the last bits of a product depend on the shape of the block.
+    draw = np.random.default_rng(0)
+    documents = draw.standard_normal((50, 384)).astype(np.float32)
+    documents[30:] = documents[:20]
+    queries = documents[:20] + draw.standard_normal((20, 384)).astype(np.float32)
+    found = ExactIndex(documents, document_chunk=document_chunk).search(queries, 2)[0]
+    assert found.tolist() == [[number, number + 30] for number in range(20)]
+
+
 def test_half_precision_around_it_changes_nothing() -> None:
     generator = np.random.default_rng(0)
     queries, documents = generator.normal(size=(5, 16)), generator.normal(size=(40, 16))
