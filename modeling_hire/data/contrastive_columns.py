@@ -26,7 +26,7 @@ _PAIRS = (
 _SCORED_PAIRS = (*_PAIRS[:3], ("sentence_a", "sentence_b"))
 _LABEL = re.compile(r"(.*_)?(labels?|score|similarity|relatedness|duplicate|paraphrase|gold)")
 # Names that tell rows apart and say nothing.
-_NUMBERS = ("idx", "id", "index", "guid", "pairid", "pair_id")
+_NUMBERS = re.compile(r"(.*_)?(idx|index|guid|q?id|pairid)\d*")
 # The first two leave no doubt; SICK has one of them beside a `label` that is a class.
 _SCORES = ("relatedness_score", "similarity_score", "score", "label", "labels", "similarity", "is_duplicate")
 _SURE_SCORES = 2
@@ -90,7 +90,11 @@ def find_text_columns(table: Table, supervised: bool, given: list[str] | None = 
             "(for NLI: anchor, entailed and contradicted text in a row) and leave the label out; to take all rows, "
             f"give text_columns={columns!r}; to learn from the texts alone, scheme='self_supervised'"
         )
-    rest = [name for name in table.columns if name not in columns and name.lower() not in _NUMBERS]
+    rest = [
+        name
+        for lower, name in by_lower.items()
+        if name not in columns and not _NUMBERS.fullmatch(lower) and not _LABEL.fullmatch(lower)
+    ]
     if not rest:
         return columns, None
     return columns, (

@@ -116,7 +116,10 @@ def test_the_help_names_every_format() -> None:
     ],
 )
 def test_text_columns_by_name(columns: tuple[str, ...], found: list[str]) -> None:
-    assert find_text_columns(table(*columns), supervised=True) == (found, None)
+    chosen, note = find_text_columns(table(*columns), supervised=True)
+    assert chosen == found
+    # A text that is left out is named.
+    assert (note is not None) == ("hypothesis" in columns)
 
 
 @pytest.mark.parametrize(
