@@ -230,6 +230,11 @@ class TestEpisodes:
         assert len(Episodes(tiny_tasks(), tiny_arguments(tmp_path, **arguments))) == 60
         assert len(Episodes(tiny_tasks(), tiny_arguments(tmp_path, match="grad_evals", **arguments))) == 10
 
+    def test_too_few_gradients_for_one_update(self, tmp_path: Path) -> None:
+        arguments = tiny_arguments(tmp_path, match="grad_evals", inner_steps=20, max_steps=12)
+        with pytest.raises(ValueError, match="12 gradient evaluations .* allowed is 21 or more"):
+            Episodes(tiny_tasks(), arguments)
+
     def test_wrong_tasks_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="names must differ"):
             Episodes([*tiny_tasks(), *tiny_tasks()], tiny_arguments(tmp_path))

@@ -131,7 +131,15 @@ class Episodes(Dataset):
         else:
             rows = max(len(task.dataset) for task in self.tasks)
             updates = math.ceil(args.num_train_epochs * rows / (self.batch_size * per_update))
-        return max(1, updates // (args.inner_steps + 1)) if args.match == "grad_evals" else updates
+        if args.match == "updates":
+            return updates
+        needed = args.inner_steps + 1
+        if updates < needed:
+            raise ValueError(
+                f"match='grad_evals': {updates} gradient evaluations (max_steps or num_train_epochs) make no update of "
+                f"inner_steps={args.inner_steps}; allowed is {needed} or more."
+            )
+        return updates // needed
 
     def __len__(self) -> int:
         return len(self.schedule)
