@@ -136,7 +136,7 @@ class Episodes(Dataset):
         needed = args.inner_steps + 1
         if updates < needed:
             raise ValueError(
-                f"match='grad_evals': {updates} gradient evaluations (max_steps or num_train_epochs) make no update of "
+                f"match='grad_evals': {updates} gradient evaluations (max_steps, num_train_epochs) make no update of "
                 f"inner_steps={args.inner_steps}; allowed is {needed} or more."
             )
         return updates // needed
