@@ -284,7 +284,7 @@ def cloth_table(start: str) -> str:
     for k in STARTS[start].cloth:
         records = found(start, "none" if k is None else "updates", k)
         for how in ("as it is", "fine-tuned"):
-            values = [next(iter(record["cloth"][how].values())) for record in records if "cloth" in record]
+            values = [record["cloth"][how]["test"] for record in records if "cloth" in record]
             metrics = metrics or sorted(values[0] if values else [])
             title = "before pre-training" if k is None else f"k={k}, updates"
             rows.append([f"{title}, {how}", *(cell([value[metric] for value in values]) for metric in metrics)])
