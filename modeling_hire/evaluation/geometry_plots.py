@@ -43,7 +43,8 @@ def draw_alignment_uniformity(
     """
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7.5, 4.8), dpi=150, layout="constrained")
+    # The legend stands below, in two columns.
+    figure = Figure(figsize=(7.5, max(4.8, 3.9 + 0.1 * len(points))), dpi=150, layout="constrained")
     axes = figure.subplots()
     # What all names begin with is said once.
     names = [point["name"] for point in points]
